@@ -1,0 +1,43 @@
+# Plain `make` lists the targets. Each target sets up what it needs.
+VENV   := .venv
+PY     := $(VENV)/bin/python
+STAMP  := $(VENV)/.ready
+PYTHON ?= python3
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint sim bench format clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Tidegate needs Python 3.11 or newer; set PYTHON=...") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $(STAMP)
+
+setup: $(STAMP) ## create .venv with the pinned requirements
+
+demo: setup ## watch concurrent writers, ticks and an in-order reader
+	$(VENV)/bin/tidegate demo
+
+test: setup lint ## lint, type-check and run every test
+	$(PY) -m pytest -n 2
+
+lint: setup ## ruff and mypy
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: setup ## rewrite the code in the house format
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+sim: setup ## 5,000 simulated lives
+	$(VENV)/bin/tidegate simulate --seeds 5000
+
+bench: setup ## every benchmark, as ratios against a peer in the same run
+	$(VENV)/bin/tidegate bench
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build src/*.egg-info

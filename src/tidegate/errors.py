@@ -1,0 +1,134 @@
+"""The one exception tree, branched by what the caller can do next.
+
+    TidegateError
+    ├── InvalidArgument          fix the call
+    │   ├── LimitExceeded            a size or count above a configured limit
+    │   └── NotFound                 no such channel, position, key
+    ├── Retryable                nothing was written; try again later
+    │   ├── Backpressure             too much in flight
+    │   ├── DiskFull                 no room on the log's disk
+    │   ├── StorageFailed            the disk refused; the write is known to be absent
+    │   ├── StoreUnavailable         the metadata store did not answer
+    │   ├── ClockStalled             no timestamp could be had in time
+    │   └── WaitTimeout              what was waited for did not happen in time
+    ├── OutcomeUnknown           it may have been written; ask before repeating
+    ├── Unavailable              this handle will not work again; open a new one
+    │   ├── Fenced                   a newer term owns the channel
+    │   ├── NotLeader                another process holds the lease
+    │   ├── InUse                    another process has it open
+    │   └── Closed                   closed by this process
+    ├── Truncated                the position asked for was removed by retention
+    ├── Corruption               bytes on disk are not what was written
+    └── InvariantBroken          a defect in Tidegate itself; please report it
+
+Every message names the thing it is about and what to do. Facts a program may want are attributes.
+"""
+
+from __future__ import annotations
+
+
+class TidegateError(Exception):
+    """Root of every error a user of Tidegate can meet."""
+
+
+class InvalidArgument(TidegateError, ValueError):
+    """The call itself is wrong; nothing was done."""
+
+
+class LimitExceeded(InvalidArgument):
+    """A size or count is above a configured limit."""
+
+    def __init__(self, what: str, value: int, limit: int, setting: str) -> None:
+        super().__init__(f"{what} is {value:,}, above the limit of {limit:,}; raise `{setting}` or send less")
+        self.value = value
+        self.limit = limit
+        self.setting = setting
+
+
+class NotFound(InvalidArgument):
+    """No such channel, segment, position or key."""
+
+
+class Retryable(TidegateError):
+    """Nothing was written; the same call may succeed later."""
+
+
+class Backpressure(Retryable):
+    """Too much is in flight; wait for acknowledgements and try again."""
+
+
+class DiskFull(Retryable):
+    """The log's disk has no room. Reads go on; appends succeed again once there is room."""
+
+
+class StorageFailed(Retryable):
+    """The disk refused a write that is known not to be part of the log."""
+
+
+class StoreUnavailable(Retryable):
+    """The metadata store could not be read or written."""
+
+
+class ClockStalled(Retryable):
+    """The oracle could not hand out a timestamp in time."""
+
+
+class WaitTimeout(Retryable, TimeoutError):
+    """What was waited for did not happen within the given time."""
+
+
+class OutcomeUnknown(TidegateError):
+    """The write may or may not be part of the log; read before repeating it."""
+
+
+class Unavailable(TidegateError):
+    """This handle will not work again; open a new one."""
+
+
+class Fenced(Unavailable):
+    """A newer term owns the channel; this writer can never append again."""
+
+    def __init__(self, channel: str, term: int, current: int) -> None:
+        super().__init__(
+            f"channel {channel!r}: term {term} was fenced by term {current}; reopen the log to write again"
+        )
+        self.channel = channel
+        self.term = term
+        self.current = current
+
+
+class NotLeader(Unavailable):
+    """Another process holds the lease this handle relied on."""
+
+
+class InUse(Unavailable):
+    """Another live process has it open."""
+
+
+class Closed(Unavailable):
+    """The handle was closed."""
+
+
+class Truncated(TidegateError):
+    """The position asked for was removed by retention."""
+
+
+class Corruption(TidegateError):
+    """Bytes on disk are not what was written.
+
+    `path` and `offset` say where; `tidegate log verify` lists every such place and
+    `tidegate log repair` says what can be saved.
+    """
+
+    def __init__(self, path: str, offset: int, why: str) -> None:
+        super().__init__(
+            f"{path} at offset {offset:,}: {why}; run `tidegate log verify`, restore the file from a copy,"
+            f" or run `tidegate log repair` to give up what cannot be read"
+        )
+        self.path = path
+        self.offset = offset
+        self.why = why
+
+
+class InvariantBroken(TidegateError):
+    """A defect in Tidegate itself, not in the call."""
