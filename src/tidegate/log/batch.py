@@ -1,0 +1,155 @@
+"""`Batch`: many messages as columns, the form in which they are read, reordered and handed to Arrow.
+
+System columns are numpy arrays of equal length; the payload is one Arrow record batch. Messages
+that were appended as bytes have a single payload column, `body`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidegate.clock.timestamp import Timestamp
+from tidegate.log.message import Message, MessageType, Position, Term
+
+BODY_FIELD: Final = "body"
+BODY_SCHEMA: Final = pa.schema([pa.field(BODY_FIELD, pa.binary(), nullable=False)])
+
+U64 = npt.NDArray[np.uint64]
+U16 = npt.NDArray[np.uint16]
+U8 = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages in physical order, unless a reader has put them into TimeTick order.
+
+    Invariant: all arrays and `rows` have the same length; `vchannel_ids` index `vchannels`.
+    """
+
+    time_ticks: U64
+    positions: U64
+    last_confirmed: U64
+    types: U8
+    vchannel_ids: U16
+    vchannels: tuple[str, ...]
+    rows: pa.RecordBatch
+    term: Term
+    txns: npt.NDArray[np.void] | None = None
+    """16 bytes a message, all zero for none; None when no message has one."""
+
+    def __len__(self) -> int:
+        return len(self.time_ticks)
+
+    @property
+    def is_sorted(self) -> bool:
+        """Whether TimeTicks ascend."""
+        return bool(np.all(self.time_ticks[1:] >= self.time_ticks[:-1]))
+
+    @property
+    def nbytes(self) -> int:
+        """Roughly what it costs in memory."""
+        return int(self.rows.nbytes) + 27 * len(self)
+
+    def slice(self, start: int, stop: int) -> Batch:
+        """The messages from index `start` up to `stop`, without copying."""
+        return replace(
+            self,
+            time_ticks=self.time_ticks[start:stop],
+            positions=self.positions[start:stop],
+            last_confirmed=self.last_confirmed[start:stop],
+            types=self.types[start:stop],
+            vchannel_ids=self.vchannel_ids[start:stop],
+            rows=self.rows.slice(start, stop - start),
+            txns=None if self.txns is None else self.txns[start:stop],
+        )
+
+    def take(self, indices: npt.NDArray[np.intp]) -> Batch:
+        """The messages at `indices`, in that order."""
+        return replace(
+            self,
+            time_ticks=self.time_ticks[indices],
+            positions=self.positions[indices],
+            last_confirmed=self.last_confirmed[indices],
+            types=self.types[indices],
+            vchannel_ids=self.vchannel_ids[indices],
+            rows=self.rows.take(pa.array(indices, pa.int64())),
+            txns=None if self.txns is None else self.txns[indices],
+        )
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> Batch:
+        """The messages whose mask is true, in the same order; itself when that is all of them."""
+        if mask.all():
+            return self
+        return self.take(np.flatnonzero(mask))
+
+    def only_vchannel(self, name: str) -> Batch | None:
+        """The messages of one virtual channel, or None when there are none."""
+        if name not in self.vchannels:
+            return None
+        if len(self.vchannels) == 1:
+            return self
+        kept = self.where(self.vchannel_ids == self.vchannels.index(name))
+        return kept if len(kept) else None
+
+    def messages(self) -> Iterator[Message]:
+        """One message after the other. Rows become Python objects here and nowhere else."""
+        names = self.vchannels
+        bodies: Sequence[Any]
+        is_bytes = self.rows.schema.equals(BODY_SCHEMA)
+        bodies = self.rows.column(0).to_pylist() if is_bytes else self.rows.to_pylist()
+        txns = [None] * len(self) if self.txns is None else [_txn(bytes(each)) for each in self.txns]
+        columns = zip(
+            self.time_ticks.tolist(),
+            self.positions.tolist(),
+            self.last_confirmed.tolist(),
+            self.types.tolist(),
+            self.vchannel_ids.tolist(),
+            bodies,
+            txns,
+            strict=True,
+        )
+        for time_tick, position, last_confirmed, kind, vchannel, body, txn in columns:
+            yield Message(
+                time_tick=Timestamp(time_tick),
+                position=Position(position),
+                last_confirmed=Position(last_confirmed),
+                type=MessageType(kind),
+                vchannel=names[vchannel],
+                term=self.term,
+                body=body if is_bytes else None,
+                row=None if is_bytes else body,
+                txn=txn,
+            )
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """One record batch: the system columns, named with a leading underscore, then the payload."""
+        names = pa.DictionaryArray.from_arrays(pa.array(self.vchannel_ids), pa.array(self.vchannels, pa.string()))
+        txns = pa.nulls(len(self), pa.binary(16))
+        if self.txns is not None:
+            txns = pa.array([_txn(bytes(each)) for each in self.txns], pa.binary(16))
+        columns = {
+            "_time_tick": pa.array(self.time_ticks),
+            "_position": pa.array(self.positions),
+            "_last_confirmed": pa.array(self.last_confirmed),
+            "_type": pa.array(self.types),
+            "_vchannel": names,
+            "_txn": txns,
+        }
+        for field, column in zip(self.rows.schema, self.rows.columns, strict=True):
+            columns[field.name] = column
+        return pa.RecordBatch.from_pydict(columns)
+
+
+def _txn(raw: bytes) -> bytes | None:
+    return raw if any(raw) else None
+
+
+def body_rows(bodies: Sequence[bytes | memoryview]) -> pa.RecordBatch:
+    """A payload of plain bytes."""
+    return pa.RecordBatch.from_arrays([pa.array(bodies, pa.binary())], schema=BODY_SCHEMA)
