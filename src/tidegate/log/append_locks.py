@@ -61,5 +61,5 @@ class AppendLocks:
         """What is held, for people."""
         return {
             **{name: f"shared by {count}" for name, count in sorted(self._shared.items()) if count},
-            **{name: "exclusive" for name in sorted(self._exclusive)},
+            **dict.fromkeys(sorted(self._exclusive), "exclusive"),
         }

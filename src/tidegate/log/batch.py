@@ -153,3 +153,28 @@ def _txn(raw: bytes) -> bytes | None:
 def body_rows(bodies: Sequence[bytes | memoryview]) -> pa.RecordBatch:
     """A payload of plain bytes."""
     return pa.RecordBatch.from_arrays([pa.array(bodies, pa.binary())], schema=BODY_SCHEMA)
+
+
+def concat(batches: Sequence[Batch]) -> Batch:
+    """Several batches of one schema and term as one, in the given order."""
+    if len(batches) == 1:
+        return batches[0]
+    names: dict[str, int] = {}
+    ids = []
+    for batch in batches:
+        table = np.array([names.setdefault(name, len(names)) for name in batch.vchannels], np.uint16)
+        ids.append(table[batch.vchannel_ids])
+    txns = None
+    if any(batch.txns is not None for batch in batches):
+        txns = np.concatenate([np.zeros(len(batch), "V16") if batch.txns is None else batch.txns for batch in batches])
+    return Batch(
+        time_ticks=np.concatenate([batch.time_ticks for batch in batches]),
+        positions=np.concatenate([batch.positions for batch in batches]),
+        last_confirmed=np.concatenate([batch.last_confirmed for batch in batches]),
+        types=np.concatenate([batch.types for batch in batches]),
+        vchannel_ids=np.concatenate(ids),
+        vchannels=tuple(names),
+        rows=pa.concat_batches([batch.rows for batch in batches]),
+        term=batches[0].term,
+        txns=txns,
+    )

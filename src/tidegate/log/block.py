@@ -139,9 +139,7 @@ def encode_rows(
     return _seal(stamp, ROWS, flags, count, _meta(types[0], names, b""), payload, padding=0)
 
 
-def encode_arrow(
-    stamp: Stamp, rows: pa.RecordBatch, kind: int, vchannel: str, *, txn: bytes | None = None
-) -> Encoded:
+def encode_arrow(stamp: Stamp, rows: pa.RecordBatch, kind: int, vchannel: str, *, txn: bytes | None = None) -> Encoded:
     """Encode one record batch whose rows are messages of one type in one virtual channel."""
     flags = 0
     names, arrays = list(rows.schema.names), list(rows.columns)
@@ -358,12 +356,8 @@ def _decode_arrow(
         last_confirmed=(
             _u64(system["_last_confirmed"]) if sparse else np.full(count, header.last_confirmed, np.uint64)
         ),
-        types=(
-            system["_type"].to_numpy() if flags & MIXED_TYPES else np.full(count, first_type, np.uint8)
-        ),
-        vchannel_ids=(
-            system["_vchannel"].to_numpy() if flags & MIXED_VCHANNELS else np.zeros(count, np.uint16)
-        ),
+        types=(system["_type"].to_numpy() if flags & MIXED_TYPES else np.full(count, first_type, np.uint8)),
+        vchannel_ids=(system["_vchannel"].to_numpy() if flags & MIXED_VCHANNELS else np.zeros(count, np.uint16)),
         vchannels=names,
         rows=rows,
         term=Term(header.term),

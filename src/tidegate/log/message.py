@@ -50,9 +50,7 @@ class MessageType(IntEnum):
         return self is MessageType.DDL
 
 
-_SYSTEM: Final = frozenset(
-    {MessageType.TIME_TICK, MessageType.BEGIN, MessageType.COMMIT, MessageType.ROLLBACK}
-)
+_SYSTEM: Final = frozenset({MessageType.TIME_TICK, MessageType.BEGIN, MessageType.COMMIT, MessageType.ROLLBACK})
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,9 +280,7 @@ class _Gather:
         )
         vchannel_ids = np.zeros(self.count, np.uint16)
         if len(self._names) > 1:
-            vchannel_ids = np.repeat(
-                np.array([each for each, _ in self._vchannels], np.int32), counts
-            ).astype(np.int32)
+            vchannel_ids = np.repeat(np.array([each for each, _ in self._vchannels], np.int32), counts).astype(np.int32)
             if self._mixed:
                 vchannel_ids[vchannel_ids < 0] = np.concatenate(self._mixed)
             vchannel_ids = vchannel_ids.astype(np.uint16)

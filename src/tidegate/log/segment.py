@@ -10,9 +10,10 @@ puts behind that end is not part of the log.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -157,15 +158,44 @@ def seek_time(index: Index, time_tick: int) -> int:
     return int(np.searchsorted(index["time_tick_before"], time_tick, side="right")) - 1
 
 
-def segment_name(number: int) -> str:
-    return f"{number:016d}.seg"
+class SegmentId(NamedTuple):
+    """A segment's number in the channel and the term that created it."""
+
+    number: int
+    term: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.number:010d}-{self.term:06d}.seg"
+
+    @property
+    def index_name(self) -> str:
+        return f"{self.number:010d}-{self.term:06d}.idx"
 
 
-def index_name(number: int) -> str:
-    return f"{number:016d}.idx"
-
-
-def number_of(name: str) -> int | None:
-    """The number in a segment's file name, or None for any other file."""
+def parse_name(name: str) -> SegmentId | None:
+    """Which segment a file name stands for, or None for any other file."""
     stem, dot, ending = name.partition(".")
-    return int(stem) if dot and ending == "seg" and stem.isdecimal() else None
+    number, dash, term = stem.partition("-")
+    if not (dot and dash and ending == "seg" and number.isdecimal() and term.isdecimal()):
+        return None
+    return SegmentId(int(number), int(term))
+
+
+def live(names: Iterable[str]) -> tuple[list[SegmentId], list[SegmentId]]:
+    """The segments that make up the log, in order, and those that a newer term has superseded.
+
+    A writer that was fenced may still create segments; a newer term's segment of the same or a smaller
+    number shows that they are not part of the log.
+    """
+    found = sorted((each for name in names if (each := parse_name(name))), key=lambda s: (-s.term, s.number))
+    kept: list[SegmentId] = []
+    superseded: list[SegmentId] = []
+    floor = None
+    term = None
+    for each in found:
+        if each.term != term:
+            term = each.term
+            floor = min((s.number for s in kept), default=None)
+        (kept if floor is None or each.number < floor else superseded).append(each)
+    return sorted(kept), sorted(superseded)

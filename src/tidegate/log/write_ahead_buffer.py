@@ -59,9 +59,7 @@ class WriteAheadBuffer:
         self._ring.append(Ticked(tick, tuple(blocks), nbytes, now))
         self.nbytes += nbytes
         self.latest = tick
-        while len(self._ring) > 1 and (
-            self.nbytes > self._bytes_max or now - self._ring[0].at > self._age_max_s
-        ):
+        while len(self._ring) > 1 and (self.nbytes > self._bytes_max or now - self._ring[0].at > self._age_max_s):
             gone = self._ring.popleft()
             self.nbytes -= gone.nbytes
             self._evicted_to = int(gone.tick.time_tick)
