@@ -24,9 +24,13 @@ class AppendLocks:
         """Whether nobody holds anything."""
         return not self._shared and not self._exclusive
 
+    def may_share(self, vchannel: str) -> bool:
+        """Whether nobody is alone there."""
+        return ALL_VCHANNELS not in self._exclusive and vchannel not in self._exclusive
+
     def try_shared(self, vchannel: str) -> bool:
         """Enter beside others; False while somebody is alone there."""
-        if ALL_VCHANNELS in self._exclusive or vchannel in self._exclusive:
+        if not self.may_share(vchannel):
             return False
         self._shared[vchannel] += 1
         return True
@@ -38,15 +42,13 @@ class AppendLocks:
         if vchannel == ALL_VCHANNELS:
             if self._shared or self._exclusive:
                 return False
-        elif self._shared[vchannel] or vchannel in self._exclusive:
-            if not self._shared[vchannel]:
-                del self._shared[vchannel]
+        elif vchannel in self._shared or vchannel in self._exclusive:
             return False
         self._exclusive.add(vchannel)
         return True
 
     def release_shared(self, vchannel: str) -> None:
-        if not self._shared[vchannel]:
+        if vchannel not in self._shared:
             raise InvariantBroken(f"virtual channel {vchannel!r} is not held")
         self._shared[vchannel] -= 1
         if not self._shared[vchannel]:
@@ -60,6 +62,6 @@ class AppendLocks:
     def holders(self) -> dict[str, str]:
         """What is held, for people."""
         return {
-            **{name: f"shared by {count}" for name, count in sorted(self._shared.items()) if count},
+            **{name: f"shared by {count}" for name, count in sorted(self._shared.items())},
             **dict.fromkeys(sorted(self._exclusive), "exclusive"),
         }

@@ -20,7 +20,7 @@ import xxhash
 
 from tidegate.errors import InvariantBroken
 from tidegate.log.batch import BODY_SCHEMA, Batch
-from tidegate.log.message import MessageType, Position, Term
+from tidegate.log.message import MessageType, Term
 
 MAGIC: Final = b"TGB1"
 VERSION: Final = 1
@@ -59,7 +59,7 @@ class Header(NamedTuple):
     flags: int
     meta_size: int
     payload_size: int
-    count: int
+    messages: int
     padding: int
     """Zero bytes between meta and payload, so that Arrow buffers lie aligned in the file."""
     first_position: int
@@ -85,6 +85,12 @@ class Encoded(NamedTuple):
     buffers: tuple[bytes | memoryview, ...]
     size: int
     checksum: int
+    first_time_tick: int
+    last_time_tick: int
+
+    def view(self) -> memoryview:
+        """Its bytes as they lie on disk."""
+        return memoryview(self.buffers[0] if len(self.buffers) == 1 else b"".join(self.buffers))
 
 
 class Stamp(NamedTuple):
@@ -235,12 +241,13 @@ def _seal(
     if len(payload) < _JOIN_BELOW:
         body = b"".join((head, payload, filler))
         checksum = xxhash.xxh3_64_intdigest(body)
-        return Encoded((_CHECKSUM.pack(checksum) + body,), aligned(size), checksum)
+        return Encoded((_CHECKSUM.pack(checksum) + body,), aligned(size), checksum, first_tick, last_tick)
     hasher = xxhash.xxh3_64(head)
     hasher.update(payload)
     hasher.update(filler)
     checksum = hasher.intdigest()
-    return Encoded((_CHECKSUM.pack(checksum) + head, payload, filler), aligned(size), checksum)
+    buffers = (_CHECKSUM.pack(checksum) + head, payload, filler)
+    return Encoded(buffers, aligned(size), checksum, first_tick, last_tick)
 
 
 def _encode_arrow(
@@ -296,7 +303,7 @@ def _schema(raw: bytes) -> pa.Schema:
 
 
 def _decode_rows(header: Header, first_type: int, names: tuple[str, ...], payload: memoryview) -> Batch:
-    count = header.count
+    count = header.messages
     buffer = pa.py_buffer(payload)
     offsets = np.zeros(count + 1, np.int32)
     offsets[1:] = np.frombuffer(payload, np.uint32, count)
@@ -332,7 +339,7 @@ def _decode_rows(header: Header, first_type: int, names: tuple[str, ...], payloa
 def _decode_arrow(
     header: Header, first_type: int, names: tuple[str, ...], schema_bytes: bytes, payload: memoryview
 ) -> Batch:
-    count = header.count
+    count = header.messages
     rows = pa.ipc.read_record_batch(pa.py_buffer(payload), _schema(schema_bytes))
     system: dict[str, pa.Array] = {}
     width = rows.num_columns
@@ -374,9 +381,3 @@ def _u64(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
 
 def _run(first: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     return np.arange(first, first + count, dtype=np.uint64)
-
-
-__all__ = [
-    "ARROW", "CHECKED_FROM", "HAS_TICK", "HAS_TXNS", "HEADER_SIZE", "MAGIC", "MIXED_TYPES", "MIXED_VCHANNELS", "ROWS", "Encoded", "Header", "Position", "Stamp",
-    "aligned", "decode", "decode_header", "encode_arrow", "encode_merged", "encode_rows", "is_intact", "read_meta",
-]  # fmt: skip

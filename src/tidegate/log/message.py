@@ -82,4 +82,6 @@ class Tick:
     time_tick: Timestamp
     position: Position
     """Where it stands in the log; for a tick that was not persisted, the last confirmed position."""
+    last_confirmed: Position
+    """Reading from here yields everything above `time_tick`."""
     persisted: bool

@@ -97,7 +97,7 @@ def scan(file: File, path: str, *, offset: int, chain: int, position: int, time_
             last_tick = header.last_time_tick
         offset += header.size
         blocks += 1
-        messages += header.count
+        messages += header.messages
     garbage = _check_rest(file, path, offset, chain)
     return ScanEnd(offset, chain, position, time_tick, last_tick, blocks, messages, garbage)
 
@@ -161,16 +161,22 @@ def read_batches(
         offset += header.size
         chain = header.checksum
         if header.flags & block.HAS_TICK:
-            yield offset, chain, Tick(Timestamp(header.last_time_tick), Position(header.first_position), True)
-        elif header.kind == block.ROWS and header.count <= _COALESCE_BLOCK and not header.flags & block.HAS_TXNS:
+            yield offset, chain, _tick(header)
+        elif header.kind == block.ROWS and header.messages <= _COALESCE_BLOCK and not header.flags & block.HAS_TXNS:
             small.add(window.view, index, header)
-            if header.count == 1:
+            if header.messages == 1:
                 index, chain = small.add_singles(window.view, index + header.size, header.term, chain)
                 offset = window.start + index
         else:
             yield offset, chain, block.decode(window.view, index, header)
     if small.count:
         yield offset, chain or 0, small.take()
+
+
+def _tick(header: block.Header) -> Tick:
+    return Tick(
+        Timestamp(header.last_time_tick), Position(header.first_position), Position(header.last_confirmed), True
+    )
 
 
 class _Gather:
@@ -194,12 +200,12 @@ class _Gather:
             self.count < COALESCE_ROWS
             and header.term == self._term
             and header.kind == block.ROWS
-            and header.count <= _COALESCE_BLOCK
+            and header.messages <= _COALESCE_BLOCK
             and not header.flags & (block.HAS_TXNS | block.HAS_TICK)
         )
 
     def add(self, view: memoryview, index: int, header: block.Header) -> None:
-        count = header.count
+        count = header.messages
         at = index + block.HEADER_SIZE
         first_type, _, names = block.read_meta(bytes(view[at : at + header.meta_size]))
         at += header.meta_size + header.padding

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.errors import InvariantBroken
+from tidegate.log.block import Encoded
 from tidegate.log.message import Tick
 
 DEFAULT_BYTES: Final = 64 << 20
@@ -23,7 +24,7 @@ class Ticked:
     """One persisted tick and the encoded blocks it covers, ordered by TimeTick."""
 
     tick: Tick
-    blocks: tuple[bytes, ...]
+    blocks: tuple[Encoded, ...]
     nbytes: int
     at: float
 
@@ -51,11 +52,11 @@ class WriteAheadBuffer:
         self.latest = first
         """The newest tick, persisted or not."""
 
-    def push(self, tick: Tick, blocks: Sequence[bytes], now: float) -> None:
+    def push(self, tick: Tick, blocks: Sequence[Encoded], now: float) -> None:
         """Add what a persisted tick covers."""
         if not tick.persisted or tick.time_tick <= self.latest.time_tick:
             raise InvariantBroken(f"tick {tick} cannot follow {self.latest}")
-        nbytes = sum(map(len, blocks))
+        nbytes = sum(block.size for block in blocks)
         self._ring.append(Ticked(tick, tuple(blocks), nbytes, now))
         self.nbytes += nbytes
         self.latest = tick
@@ -63,6 +64,14 @@ class WriteAheadBuffer:
             gone = self._ring.popleft()
             self.nbytes -= gone.nbytes
             self._evicted_to = int(gone.tick.time_tick)
+
+    def skip(self, tick: Tick) -> None:
+        """Note a persisted tick whose blocks were too many to keep: readers find them in the files."""
+        self.push(tick, (), 0.0)
+        while len(self._ring) > 1:
+            self._ring.popleft()
+        self.nbytes = 0
+        self._evicted_to = int(tick.time_tick)
 
     def advance(self, tick: Tick) -> None:
         """Note a tick that was not persisted."""

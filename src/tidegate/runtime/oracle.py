@@ -135,7 +135,7 @@ class Oracle:
                     f" wait longer, or check the clock of whoever chose it"
                 )
             ahead_s = (ts.physical_ms - self._clock.wall_ms()) / 1000
-            self._clock.wait(self._stop, min(left_s, max(PAUSE_S, min(ahead_s, STEP_MS / 1000))))
+            self._clock.wait(self._stop, max(PAUSE_S, min(left_s, ahead_s, STEP_MS / 1000)))
 
     def last(self) -> Timestamp:
         """The last Timestamp this oracle handed out or skipped; `Timestamp.ZERO` before the first."""
@@ -199,7 +199,7 @@ class Oracle:
         with self._advancing:
             self._require_leading()
             self._renew_if_due()
-            self._step(force=False, count=0)
+            self._step(waited=False, count=0)
 
     def run(self) -> None:
         """Let a daemon thread call `advance` every 50 ms until `close` or until deposed."""
@@ -256,9 +256,9 @@ class Oracle:
                     raise
                 why = error
             left_s = timeout_s - (self._monotonic() - began)
-            if left_s <= 0 and failures == 0:
+            if left_s <= 0 and isinstance(why, NotLeader):  # a store that is away has its own number of tries
                 raise why
-            if self._clock.wait(self._stop, RETRY_S if failures else min(RETRY_S, left_s)):
+            if self._clock.wait(self._stop, max(PAUSE_S, min(RETRY_S, left_s))):
                 raise Closed(f"oracle of {self._owner!r} was closed while it waited for its lease")
 
     def _open_window(self, lease: Lease) -> None:
@@ -335,7 +335,7 @@ class Oracle:
                 first = self._take(count)
             why = ""
             if first is None:
-                first, why = self._try_step(force=waited, count=count)
+                first, why = self._try_step(waited=waited, count=count)
             if first is not None:
                 return Timestamp(first)
             self._require_leading()  # rather than blame the clock for a lost lease
@@ -345,35 +345,39 @@ class Oracle:
                     f"no run of {count:,} was left at {self._machine.physical_ms} ms within {timeout_s} s:"
                     f" {why or 'the wall clock is behind'}; try again, and see the oracle's status"
                 )
-            self._clock.wait(self._stop, min(PAUSE_S, left_s))
+            self._clock.wait(self._stop, PAUSE_S)
             # From here on time is moved by the caller's waiting, even if the wall clock stands.
             waited = True
 
-    def _try_step(self, *, force: bool = False, count: int = 0) -> tuple[int | None, str]:
+    def _try_step(self, *, waited: bool = False, count: int = 0) -> tuple[int | None, str]:
         """A step on behalf of somebody who waits: what it took for them, and what failed if it did."""
         if not self._advancing.acquire(blocking=False):
             return None, "another thread is saving the window"
         try:
-            first = self._step(force=force, count=count)
+            first = self._step(waited=waited, count=count)
         except (StoreUnavailable, OutcomeUnknown) as error:
             return None, f"the window could not be saved: {error}"
         finally:
             self._advancing.release()
         return first, ""
 
-    def _step(self, *, force: bool, count: int) -> int | None:
+    def _step(self, *, waited: bool, count: int) -> int | None:
         """Move physical time, saving the window first if need be, and take `count` values (0: none).
 
         They are taken under the same lock that publishes them: a caller who needs a whole millisecond would
-        otherwise find it begun every time. `_advancing` is held.
+        otherwise find it begun every time. Who has not `waited` may not run too far ahead of the wall clock.
+        `_advancing` is held.
         """
         now_s, wall_ms = self._monotonic(), self._clock.wall_ms()
         with self._lock:
             machine = self._machine
+            first = self._take(count)  # somebody else may have moved time since the caller looked
+            if first is not None or (count and not waited and not machine.may_run_ahead(wall_ms)):
+                return first
             effects = machine.advance(
                 wall_ms,
-                elapsed_ms=int((now_s - self._stepped_at) * 1000),
-                force=force or (count > 0 and machine.may_run_ahead(wall_ms)),
+                elapsed_ms=round((now_s - self._stepped_at) * 1000),
+                force=count > 0,
             )
             self._stepped_at = now_s
             first = self._take(count)

@@ -225,19 +225,15 @@ class SqliteMetadataStore:
 
     @contextlib.contextmanager
     def _writing(self, what: str) -> Iterator[sqlite3.Connection]:
-        """One transaction: committed at the end of the block if it changed anything, else rolled back.
+        """One transaction, committed at the end of the block and rolled back if that raises.
 
         Raises: `StoreUnavailable` when nothing was written, `OutcomeUnknown` when COMMIT itself failed in a
         way after which the record may be on disk.
         """
         with self._reading() as db:
             db.execute("BEGIN IMMEDIATE")
-            before = db.total_changes
             try:
                 yield db
-                if db.total_changes == before:
-                    self._roll_back(db)
-                    return
             except BaseException:
                 self._roll_back(db)
                 raise

@@ -1,0 +1,285 @@
+"""`ChannelReader`: a channel's messages in TimeTick order, each tick's worth at a time.
+
+It catches up from the files and, in the writer's own process, goes on from memory; when it falls behind what memory holds
+it returns to the files. In any other process it follows the files as far as the writer has published them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tidegate.clock.timestamp import Timestamp
+from tidegate.errors import Corruption, InvalidArgument
+from tidegate.log import block
+from tidegate.log.batch import Batch
+from tidegate.log.message import NO_POSITION, Message, MessageType, Position, Tick
+from tidegate.log.reorder import ReorderBuffer
+from tidegate.log.write_ahead_buffer import Evicted, Ticked
+from tidegate.ports.tail import Tail, TailSlot, split_address
+from tidegate.runtime.file_cursor import ChannelFiles, FileCursor, Limit
+
+if TYPE_CHECKING:
+    from tidegate.runtime.channel_writer import ChannelWriter
+
+_POLL_MIN_S: Final = 0.001
+_POLL_MAX_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What one tick covers: messages in TimeTick order, then the tick.
+
+    Promise: everything at or below the tick has been delivered now; nothing at or below it will come later.
+    """
+
+    batches: tuple[Batch, ...]
+    tick: Tick
+
+    def __len__(self) -> int:
+        return sum(len(batch) for batch in self.batches)
+
+    def messages(self) -> Iterator[Message]:
+        for batch in self.batches:
+            yield from batch.messages()
+
+
+class Source(Protocol):
+    """Where a reader learns how far it may read."""
+
+    def limit(self) -> tuple[Limit | None, int]:
+        """How far the files may be read, and the newest tick that this covers (0 for none known)."""
+
+    def wait(self, after: int, seconds: float) -> None:
+        """Wait until there may be something above tick `after`."""
+
+
+class TailSource:
+    """Follows the tail that a writer in another process publishes."""
+
+    def __init__(self, channel: ChannelFiles, tail: Tail, sleep: Callable[[float], None]) -> None:
+        self._channel = channel
+        self._tail = tail
+        self._sleep = sleep
+        self._slot: TailSlot | None = None
+        self._term = 0
+        self._pause_s = _POLL_MIN_S
+        self._found: Limit | None = None
+
+    def limit(self) -> tuple[Limit | None, int]:
+        term = self._tail.current_term()
+        if term != self._term or self._slot is None:
+            if self._slot is not None:
+                self._slot.close()
+            self._term, self._slot = term, self._tail.slot(term)
+        if self._slot is not None:
+            tick = self._slot.tick()
+            number, offset = split_address(self._slot.address())
+            if number:
+                self._found = None
+                return Limit(number, offset), tick
+        if self._found is None:
+            self._found = self._channel.end_of_log()
+        return self._found, 0
+
+    def wait(self, after: int, seconds: float) -> None:
+        if self._slot is not None and self._slot.tick() > after:
+            self._pause_s = _POLL_MIN_S
+            return
+        self._sleep(min(self._pause_s, seconds))
+        self._pause_s = min(self._pause_s * 2, _POLL_MAX_S)
+
+    def close(self) -> None:
+        if self._slot is not None:
+            self._slot.close()
+        self._tail.close()
+
+
+class ChannelReader:
+    """Reads one channel. One reader belongs to one thread.
+
+    Invariant: TimeTicks it delivers strictly increase, and so do ticks.
+    """
+
+    def __init__(
+        self,
+        channel: ChannelFiles,
+        source: Source,
+        *,
+        position: Position = NO_POSITION,
+        after: Timestamp = Timestamp.ZERO,
+        vchannel: str | None = None,
+        types: frozenset[MessageType] | None = None,
+        writer: ChannelWriter | None = None,
+    ) -> None:
+        """Deliver messages at or behind `position` and above TimeTick `after`.
+
+        To go on where a message left off: its `last_confirmed` as `position`, its `time_tick` as `after`.
+        """
+        if types is not None and any(kind.is_system for kind in types):
+            raise InvalidArgument("system messages always pass; a filter names only the others")
+        self._channel = channel
+        self._source = source
+        self._writer = writer
+        self._vchannel = vchannel
+        self._types = None if types is None else [int(kind) for kind in sorted(types)]
+        self._cursor: FileCursor | None = FileCursor(channel, position, int(after))
+        self._items: Iterator[Batch | Tick] = iter(())
+        self._reorder = ReorderBuffer(int(after))
+        self._covered = 0
+        """A tick that the source says covers all that `_items` will yield."""
+        self.tick: Tick | None = None
+        """The last one delivered."""
+        self._start_after = int(after)
+        self.tailing = False
+        """Whether it reads from memory."""
+
+    @property
+    def after(self) -> int:
+        """Everything at or below this TimeTick was delivered, or was not asked for."""
+        return max(self._start_after, 0 if self.tick is None else int(self.tick.time_tick))
+
+    def read(self, timeout_s: float | None = None) -> Delivery | None:
+        """The next tick and what it covers; None when the time is up without one.
+
+        Raises: `Truncated` when retention has removed what comes next, `Corruption` when it is damaged.
+        """
+        deadline = None if timeout_s is None else monotonic() + timeout_s
+        while True:
+            delivery = self.poll()
+            if delivery is not None:
+                return delivery
+            left = _POLL_MAX_S if deadline is None else deadline - monotonic()
+            if left <= 0:
+                return None
+            self._wait(min(left, 0.2))
+
+    def poll(self) -> Delivery | None:
+        """As `read`, without waiting."""
+        if self.tailing:
+            delivery = self._poll_memory()
+            if self.tailing:
+                return delivery
+        return self._poll_files()
+
+    def batches(self, timeout_s: float | None = None) -> Iterator[Batch]:
+        """Batches in TimeTick order until `timeout_s` passes without a tick."""
+        while (delivery := self.read(timeout_s)) is not None:
+            yield from delivery.batches
+
+    def messages(self, timeout_s: float | None = None) -> Iterator[Message]:
+        """Messages in TimeTick order until `timeout_s` passes without a tick."""
+        for batch in self.batches(timeout_s):
+            yield from batch.messages()
+
+    def close(self) -> None:
+        if self._cursor is not None:
+            self._cursor.close()
+        close = getattr(self._source, "close", None)
+        if close is not None:
+            close()
+
+    def __enter__(self) -> ChannelReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Files
+
+    def _poll_files(self) -> Delivery | None:
+        if self._cursor is None:
+            position = NO_POSITION if self.tick is None else self.tick.last_confirmed
+            self._cursor = FileCursor(self._channel, position, self.after)
+            self._reorder = ReorderBuffer(self.after)
+        for round_ in range(2):
+            for item in self._items:
+                if not isinstance(item, Tick):
+                    if (wanted := self._filter(item)) is not None:
+                        self._reorder.push(wanted)
+                elif int(item.time_tick) > self.after:
+                    return self._deliver(item)
+            if self._covered > self.after:
+                return self._deliver(self._memory_tick(self._covered))
+            if round_ == 0:
+                limit, self._covered = self._source.limit()
+                if limit is None:
+                    return None
+                self._items = self._cursor.advance(limit)
+        return None
+
+    def _memory_tick(self, time_tick: int) -> Tick:
+        """A tick that was published and not persisted."""
+        place = NO_POSITION if self.tick is None else self.tick.last_confirmed
+        return Tick(Timestamp(time_tick), place, place, persisted=False)
+
+    def _deliver(self, tick: Tick) -> Delivery:
+        batches = self._reorder.pop_until(int(tick.time_tick))
+        self.tick = tick
+        self._try_memory()
+        return Delivery(tuple(batches), tick)
+
+    def _filter(self, batch: Batch) -> Batch | None:
+        wanted: Batch | None = batch
+        if self._vchannel is not None:
+            wanted = batch.only_vchannel(self._vchannel)
+        if wanted is not None and self._types is not None:
+            mask = wanted.types == self._types[0]
+            for kind in (*self._types[1:], *_SYSTEM):
+                mask |= wanted.types == kind
+            wanted = wanted.where(mask) if mask.any() else None
+        return wanted
+
+    # Memory
+
+    def _try_memory(self) -> None:
+        """Go on from memory if it reaches back far enough and nothing is left over from the files."""
+        if self._writer is None or self.tick is None or len(self._reorder):
+            return
+        entries, _ = self._writer.read_buffer(int(self.tick.time_tick))
+        if isinstance(entries, Evicted):
+            return
+        self.tailing = True
+        self._items = iter(())
+        self._covered = 0
+        if self._cursor is not None:
+            self._cursor.close()
+            self._cursor = None
+
+    def _poll_memory(self) -> Delivery | None:
+        if self._writer is None:
+            return None
+        entries, latest = self._writer.read_buffer(self.after)
+        if isinstance(entries, Evicted):
+            self.tailing = False
+            return None
+        if entries:
+            entry = entries[0]
+            batches = tuple(self._decode(entry))
+            self.tick = entry.tick
+            return Delivery(batches, entry.tick)
+        if int(latest.time_tick) > self.after:
+            self.tick = latest
+            return Delivery((), latest)
+        return None
+
+    def _decode(self, entry: Ticked) -> Iterator[Batch]:
+        for encoded in entry.blocks:
+            view = encoded.view()
+            header = block.decode_header(view, 0)
+            if header is None:
+                raise Corruption("the write-ahead buffer", 0, "not a block")
+            wanted = self._filter(block.decode(view, 0, header))
+            if wanted is not None:
+                yield wanted
+
+    def _wait(self, seconds: float) -> None:
+        if self.tailing and self._writer is not None:
+            self._writer.wait_for_tick(self.after, seconds)
+        else:
+            self._source.wait(self.after, seconds)
+
+
+_SYSTEM: Final = tuple(int(kind) for kind in MessageType if kind.is_system)

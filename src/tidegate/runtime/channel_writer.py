@@ -1,0 +1,821 @@
+"""`ChannelWriter`: one channel open for writing in one term. Group commit around the pure `Channel` machine.
+
+Whoever finds the channel idle writes for all who wait: a lone writer pays for no hand-over, and while one
+write is being synced the next group gathers. A group takes its TimeTicks together, is encoded once, written once
+and synced once, and then every append in it is acknowledged.
+
+A commit goes through four steps: `collect`, `write`, `sync`, `finish`. Threads run them in one go; the
+simulator runs them one at a time, with anything in between.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Condition, Lock, Thread
+from time import monotonic
+from typing import Final
+
+import pyarrow as pa
+
+from tidegate.clock.timestamp import Timestamp
+from tidegate.errors import (
+    Backpressure,
+    Closed,
+    DiskFull,
+    Fenced,
+    InvalidArgument,
+    OutcomeUnknown,
+    Retryable,
+    StorageFailed,
+    TidegateError,
+    WaitTimeout,
+)
+from tidegate.log import block
+from tidegate.log.append_locks import AppendLocks
+from tidegate.log.channel import Append, Channel, ChannelStatus, TickPlan, Visible
+from tidegate.log.message import ALL_VCHANNELS, MessageType, Position, Term, Tick
+from tidegate.log.write_ahead_buffer import Evicted, Ticked, WriteAheadBuffer
+from tidegate.ports.files import Files
+from tidegate.ports.tail import Tail, address
+from tidegate.runtime.commit import ROW_OVERHEAD, Commit, Requests
+from tidegate.runtime.companions import Companions
+from tidegate.runtime.pending import Appended, PendingAppend
+from tidegate.runtime.segments import Recovered, SegmentWriter
+from tidegate.runtime.settings import Durability, LogSettings
+
+_logger = logging.getLogger("tidegate.log")
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_TICK_BYTES: Final = 16 << 20
+"""Bytes after which a tick is due, whatever the time."""
+_UNUSUAL: Final = (MessageType.TIME_TICK, MessageType.DDL)
+
+
+class Reservation:
+    """A TimeTick taken before its message is there: the channel's watermark stays below it until it is used.
+
+    For a writer that must know its place in time before it writes, such as the second step of a transaction.
+    """
+
+    def __init__(self, writer: ChannelWriter, vchannel: str, held: Append) -> None:
+        self._writer = writer
+        self._vchannel = vchannel
+        self._held: Append | None = held
+        self.time_tick: Final = Timestamp(held.first)
+
+    def append_async(
+        self,
+        body: bytes,
+        *,
+        kind: MessageType = MessageType.INSERT,
+        at: Timestamp | None = None,
+        txn: bytes | None = None,
+    ) -> PendingAppend:
+        """Write the message at the reserved TimeTick, or at a later one taken from the oracle since."""
+        if self._held is None:
+            raise InvalidArgument(f"the reservation at {self.time_tick} was used already")
+        held, self._held = self._held, None
+        return self._writer._append_held(held, self._vchannel, body, kind=kind, at=at, txn=txn)
+
+    def release(self) -> None:
+        """Give the TimeTick back unused. It blocks nobody from now on."""
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._writer._release_held(held, self._vchannel)
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+@dataclass(frozen=True, slots=True)
+class WriterStatus:
+    """A channel's writer at one moment."""
+
+    channel: ChannelStatus
+    queued: int
+    in_flight_bytes: int
+    buffered_bytes: int
+    segment: str
+    offset: int
+    durable_to: int
+    position: Position
+    holders: dict[str, str]
+    recovered: Recovered
+    last_error: str | None
+    """Why the last commit failed, until one succeeds."""
+
+
+class ChannelWriter:
+    """Appends to one channel.
+
+    Invariant: at most one commit is between `collect` and `finish`.
+    Ordering: durable, then checked against the fence, then acknowledged and published; ticks last.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        term: Term,
+        *,
+        files: Files,
+        directory: str,
+        tail: Tail,
+        allocate: Callable[[int], int],
+        wall_ms: Callable[[], int],
+        settings: LogSettings,
+        schedule: Callable[[], None] | None = None,
+    ) -> None:
+        """`allocate(n)` returns the first of n consecutive timestamps from the oracle.
+
+        `schedule` is called when somebody has to run a commit; by default that is this writer's own thread.
+        """
+        self.name: Final = name
+        self.term: Final = term
+        self._files = files
+        self._settings = settings
+        self._requests = Requests(name, settings)
+        self._message_max = settings.message_bytes_max
+        self._in_flight_max = settings.in_flight_bytes_max
+        self._tick_bytes = min(_TICK_BYTES, settings.buffer_bytes_max // 2)
+        self._allocate = allocate
+        self._tail = tail
+        self._work: SimpleQueue[bool] = SimpleQueue()
+        self._schedule = schedule or (lambda: self._work.put(True))
+        # Fence before looking for the end: see ports/tail.py.
+        self._slot = tail.fence(term)
+        self._segments = SegmentWriter(
+            files,
+            directory,
+            channel=name,
+            segment_bytes=settings.segment_bytes,
+            wall_ms=wall_ms,
+            current_term=tail.current_term,
+        )
+        try:
+            self.recovered: Final[Recovered] = self._segments.recover(term)
+        except OSError as error:
+            raise self._storage_error(error, "the channel could not be opened") from error
+        self._mutex = Lock()
+        self._room = Condition(self._mutex)
+        self._ticked = Condition(Lock())
+        self._queue: deque[PendingAppend] = deque()
+        self._queued_special = 0
+        """Exclusive, held and tick items in the queue; without any, the whole queue may be taken as it is."""
+        self._locks = AppendLocks()
+        self._companions = Companions()
+        self._writing = False
+        self._closed: TidegateError | None = None
+        self._in_flight_bytes = 0
+        self._unticked: list[block.Encoded] = []
+        """Blocks no tick has covered yet."""
+        self._unticked_bytes = 0
+        self._unticked_lost = False
+        """They were too many to keep; readers will find them in the files."""
+        self._last_error: str | None = None
+        self._thread: Thread | None = None
+        self.on_exclusive: Callable[[str, Timestamp], None] | None = None
+        """Called after an exclusive append, while its virtual channel is still held: transactions open there fail."""
+        first = self._append_first_tick()
+        self._machine = Channel(name, term, first.time_tick, first.position)
+        self._buffer = WriteAheadBuffer(first, bytes_max=settings.buffer_bytes_max, age_max_s=settings.buffer_age_max_s)
+
+    # Opening and closing
+
+    def _append_first_tick(self) -> Tick:
+        """Write the tick that opens the term: it marks the end of what older terms left, and makes it readable.
+
+        Raises: whatever the write failed with; a term whose first tick cannot be written does not open.
+        """
+        segments = self._segments
+        tick = Timestamp(self._allocate(1))
+        if tick <= segments.time_tick:
+            raise StorageFailed(
+                f"channel {self.name!r} holds TimeTick {segments.time_tick}, above the oracle's {tick}: the"
+                f" metadata store is older than the log; restore the one that belongs to it"
+            )
+        position = segments.position + 1
+        commit = Commit([self._tick_item(tick, Position(position))])
+        commit.encode(segments)
+        try:
+            segments.write(commit.blocks)
+            segments.sync()
+        except OSError as error:
+            raise self._storage_error(error, "its first time tick could not be written") from error
+        current = self._tail.current_term()
+        if current != self.term:
+            raise Fenced(self.name, self.term, current)
+        segments.commit(commit.blocks, position=position, time_tick=int(tick), messages=1, tick=int(tick), durable=True)
+        self._slot.publish_address(address(segments.id.number, segments.offset))
+        self._slot.publish_tick(int(tick))
+        return Tick(tick, Position(position), Position(position), persisted=True)
+
+    def start(self) -> None:
+        """Start the thread that writes for appends nobody waits for."""
+        self._thread = Thread(target=self._run, name=f"tidegate-{self.name}", daemon=True)
+        self._thread.start()
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Refuse new appends, finish those under way, and stop."""
+        with self._mutex:
+            closing = self._closed is None
+            if closing:
+                self._closed = Closed(f"channel {self.name!r} was closed; open the log again")
+            if self._thread is not None:
+                self._room.wait_for(lambda: not (self._queue or self._writing), timeout_s)
+            left = self._drop_queue(self._closed or Closed(self.name))
+        for each in left:
+            each.wake()
+        if self._thread is not None:
+            self._work.put(False)
+            self._thread.join(timeout_s)
+            self._thread = None
+        if closing:
+            self._segments.sync()
+        self._segments.close()
+        self._slot.close()
+        self._tail.close()
+        with self._ticked:
+            self._ticked.notify_all()
+
+    @property
+    def is_open(self) -> bool:
+        return self._closed is None
+
+    # Handing over appends
+
+    def append(
+        self,
+        vchannel: str,
+        body: bytes,
+        *,
+        kind: MessageType = MessageType.INSERT,
+        exclusive: bool = False,
+        txn: bytes | None = None,
+        timeout_s: float | None = None,
+    ) -> Appended:
+        """Append one message and wait until it is durable.
+
+        Raises: `LimitExceeded`, `Backpressure`, `DiskFull`, `StorageFailed`: it is not part of the log.
+        `OutcomeUnknown`, `WaitTimeout`: it may become part of it. `Fenced`, `Closed`: open the log again.
+        """
+        return self._append_and_wait(self._message(vchannel, body, kind, exclusive, txn), timeout_s)
+
+    def append_async(
+        self,
+        vchannel: str,
+        body: bytes,
+        *,
+        kind: MessageType = MessageType.INSERT,
+        exclusive: bool = False,
+        txn: bytes | None = None,
+        timeout_s: float | None = None,
+    ) -> PendingAppend:
+        """Append one message and go on; waits only when too much is in flight."""
+        item = self._message(vchannel, body, kind, exclusive, txn)
+        # What `_enqueue` does, without the calls: this is the path of many small appends.
+        with self._mutex:
+            in_flight = self._in_flight_bytes + item.size
+            if self._writing and self._closed is None and in_flight <= self._in_flight_max and not item.exclusive:
+                self._in_flight_bytes = in_flight
+                self._queue.append(item)
+                if not self._companions.waiting:
+                    return item
+                if len(self._queue) >= self._companions.expected:
+                    self._companions.arrived()
+                return item
+        if self._enqueue(item, timeout_s):
+            self._schedule()
+        return item
+
+    def append_batch(
+        self,
+        vchannel: str,
+        rows: pa.RecordBatch | Sequence[bytes],
+        *,
+        kind: MessageType = MessageType.INSERT,
+        txn: bytes | None = None,
+        timeout_s: float | None = None,
+    ) -> Appended:
+        """Append many messages as one: all of them become part of the log, or none. Each has its own TimeTick."""
+        return self._append_and_wait(self._batch(vchannel, rows, kind, txn), timeout_s)
+
+    def append_batch_async(
+        self,
+        vchannel: str,
+        rows: pa.RecordBatch | Sequence[bytes],
+        *,
+        kind: MessageType = MessageType.INSERT,
+        txn: bytes | None = None,
+        timeout_s: float | None = None,
+    ) -> PendingAppend:
+        """`append_batch` without waiting for the acknowledgement."""
+        item = self._batch(vchannel, rows, kind, txn)
+        if self._enqueue(item, timeout_s):
+            self._schedule()
+        return item
+
+    def reserve(self, vchannel: str, *, timeout_s: float | None = None) -> Reservation:
+        """Take a TimeTick now for a message to come. Waits while somebody has, or waits for, the place alone."""
+        deadline = None if timeout_s is None else monotonic() + timeout_s
+        with self._mutex:
+            while True:
+                self._check_open()
+                queued = any(each.exclusive and each.vchannel in (vchannel, ALL_VCHANNELS) for each in self._queue)
+                if not queued and self._locks.try_shared(vchannel):
+                    break
+                self._wait_for_room(deadline, f"virtual channel {vchannel!r} is wanted by an exclusive append")
+            try:
+                held = self._machine.allocate(self._allocate(1), 1, (vchannel,))
+            except TidegateError:
+                self._locks.release_shared(vchannel)
+                raise
+        return Reservation(self, vchannel, held)
+
+    def _append_held(
+        self, held: Append, vchannel: str, body: bytes, *, kind: MessageType, at: Timestamp | None, txn: bytes | None
+    ) -> PendingAppend:
+        self._requests.check_body(body)
+        item = PendingAppend(self._mutex, vchannel, kind, len(body) + ROW_OVERHEAD, body)
+        item.held, item.txn = held, txn
+        with self._mutex:
+            if self._closed is not None:
+                self._machine.fail(held)
+                self._locks.release_shared(vchannel)
+                raise self._closed
+            if at is not None:
+                self._machine.move(held, int(at))
+            item.first_tick = held.first
+            item.last_confirmed = held.last_confirmed
+            lead = self._push(item)
+        if lead:
+            self._schedule()
+        return item
+
+    def _release_held(self, held: Append, vchannel: str) -> None:
+        with self._mutex:
+            self._machine.fail(held)
+            self._locks.release_shared(vchannel)
+            self._room.notify_all()
+            lead = bool(self._queue) and not self._writing
+            self._writing = self._writing or lead
+        if lead:
+            self._schedule()
+
+    def _message(
+        self, vchannel: str, body: bytes, kind: MessageType, exclusive: bool, txn: bytes | None
+    ) -> PendingAppend:
+        if kind in _UNUSUAL or not vchannel or type(body) is not bytes or len(body) > self._message_max:
+            exclusive = exclusive or kind is MessageType.DDL
+            self._requests.check_message(vchannel, body, kind, exclusive=exclusive)
+        item = PendingAppend(self._mutex, vchannel, kind, len(body) + ROW_OVERHEAD, body)
+        if exclusive:
+            item.exclusive = True
+        if txn is not None:
+            item.txn = txn
+        return item
+
+    def _batch(
+        self, vchannel: str, rows: pa.RecordBatch | Sequence[bytes], kind: MessageType, txn: bytes | None
+    ) -> PendingAppend:
+        bodies, arrow, count, size = self._requests.check_batch(vchannel, rows)
+        item = PendingAppend(self._mutex, vchannel, kind, size)
+        item.bodies, item.rows, item.count, item.txn = bodies, arrow, count, txn
+        return item
+
+    def _tick_item(self, time_tick: Timestamp, last_confirmed: Position, plan: TickPlan | None = None) -> PendingAppend:
+        item = PendingAppend(Lock(), ALL_VCHANNELS, MessageType.TIME_TICK, ROW_OVERHEAD)
+        item.plan = plan or TickPlan(time_tick, last_confirmed, persist=True)
+        item.first_tick = int(time_tick)
+        item.last_confirmed = last_confirmed
+        return item
+
+    def _append_and_wait(self, item: PendingAppend, timeout_s: float | None) -> Appended:
+        item.prepare_wait()
+        if self._enqueue(item, timeout_s):
+            self._lead(item)
+        elif not item.wait_for_turn(timeout_s):
+            with self._mutex:
+                if not (item.is_done or item.leads):
+                    item.waits = False
+                    raise WaitTimeout(f"the append was not acknowledged within {timeout_s} s; it is still under way")
+        if item.leads and not item.is_done:
+            self._lead(item)
+        return item.result(timeout_s)
+
+    def _enqueue(self, item: PendingAppend, timeout_s: float | None) -> bool:
+        """Put it into the queue. True when the channel was idle: the caller has to see to the writing."""
+        with self._mutex:
+            if self._closed is not None:
+                raise self._closed
+            limit = self._in_flight_max
+            if self._in_flight_bytes + item.size > limit:
+                deadline = None if timeout_s is None else monotonic() + timeout_s
+                while self._in_flight_bytes and self._in_flight_bytes + item.size > limit:
+                    why = f"channel {self.name!r} has {self._in_flight_bytes:,} bytes in flight"
+                    self._wait_for_room(deadline, f"{why}, and `in_flight_bytes_max` is {limit:,}")
+                    self._check_open()
+            return self._push(item)
+
+    def _push(self, item: PendingAppend) -> bool:
+        if item.exclusive or item.held is not None or item.plan is not None:
+            self._queued_special += 1
+        self._queue.append(item)
+        self._in_flight_bytes += item.size
+        if self._writing:
+            if self._companions.waiting and len(self._queue) >= self._companions.expected:
+                self._companions.arrived()
+            return False
+        self._writing = True
+        return True
+
+    def _wait_for_room(self, deadline: float | None, why: str) -> None:
+        """Wait, holding the mutex, until something changes.
+
+        Raises: `Backpressure` when the time is up.
+        """
+        left = None if deadline is None else deadline - monotonic()
+        if (left is not None and left <= 0) or not self._room.wait(left):
+            raise Backpressure(f"{why}; wait for acknowledgements, then try again")
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed
+
+    # Who writes
+
+    def _run(self) -> None:
+        while self._work.get():
+            try:
+                self._lead(None)
+            except Exception:
+                _logger.exception("channel %r: the writing thread met a defect", self.name)
+
+    def _lead(self, own: PendingAppend | None) -> None:
+        """Write for everybody until `own` is acknowledged, or until nothing waits; then hand over."""
+        while True:
+            if own is not None and self._companions.expected > len(self._queue):
+                self._companions.wait()
+            commit = self.collect()
+            if commit is not None and commit.items:
+                self.run(commit)
+            with self._mutex:
+                if commit is None or not self._queue:
+                    self._writing = False
+                    self._room.notify_all()
+                    return
+                if own is None or not own.is_done:
+                    continue
+                successor = next((each for each in self._queue if each.waits), None)
+                if successor is not None:
+                    successor.leads = True
+            if successor is not None:
+                successor.wake()
+            else:
+                self._schedule()
+            return
+
+    def run(self, commit: Commit) -> None:
+        """All steps of a commit after `collect`."""
+        started = monotonic()
+        try:
+            self.write(commit)
+            self.sync(commit)
+            self._companions.wrote(len(commit.items), monotonic() - started)
+        except OSError as error:
+            self.finish(commit, self.abandon(commit, error))
+        except TidegateError as error:
+            self.finish(commit, error)
+        else:
+            self.finish(commit)
+
+    # The commit, in four steps
+
+    def collect(self) -> Commit | None:
+        """Take what waits and give it TimeTicks; None when nothing can be written now.
+
+        Allocating and entering the machine are one step under the mutex, so that no tick can slip between.
+        """
+        with self._mutex:
+            items = self._admit()
+            if not items:
+                return None
+            commit = Commit(items)
+            plain = [each for each in items if each.held is None and each.plan is None]
+            if not plain:
+                commit.tick = next((each for each in items if each.plan is not None), None)
+                return commit
+            count = sum([each.count for each in plain])
+            try:
+                first = int(self._allocate(count))
+            except TidegateError as error:
+                self._settle(plain, error)
+                commit.items = [each for each in items if each.held is not None or each.plan is not None]
+            else:
+                append = self._machine.allocate(first, count, tuple({each.vchannel: None for each in plain}))
+                commit.append, commit.plain = append, plain
+                for each in plain:
+                    each.first_tick = first
+                    each.last_confirmed = append.last_confirmed
+                    first += each.count
+            if len(plain) != len(items):
+                commit.tick = next((each for each in items if each.plan is not None), None)
+        if commit.append is None:
+            for each in plain:
+                each.wake()
+        return commit
+
+    def _admit(self) -> list[PendingAppend]:
+        """Take items off the queue, in order within each virtual channel, up to the size of a commit."""
+        queue = self._queue
+        limit, rows_max = self._settings.commit_bytes_max, self._settings.batch_rows_max
+        items: list[PendingAppend] = []
+        size = rows = 0
+        if not self._queued_special and self._locks.is_idle:
+            while queue and (not items or (size + queue[0].size <= limit and rows + queue[0].count <= rows_max)):
+                each = queue.popleft()
+                size += each.size
+                rows += each.count
+                items.append(each)
+            return items
+        rest: deque[PendingAppend] = deque()
+        blocked: set[str] = set()
+        inside: set[str] = set()
+        for each in queue:
+            if items and (size + each.size > limit or rows + each.count > rows_max):
+                blocked.add(ALL_VCHANNELS)
+            if not self._may_enter(each, blocked, inside):
+                blocked.add(each.vchannel)
+                rest.append(each)
+                continue
+            inside.add(each.vchannel)
+            size += each.size
+            rows += each.count
+            items.append(each)
+            if each.exclusive or each.held is not None or each.plan is not None:
+                self._queued_special -= 1
+            if each.exclusive:
+                blocked.add(each.vchannel)
+        self._queue = rest
+        return items
+
+    def _may_enter(self, each: PendingAppend, blocked: set[str], inside: set[str]) -> bool:
+        """Whether an item may join the commit; an exclusive one takes its lock here."""
+        if each.held is not None:
+            return True  # It has its place already, and whoever waits to be alone waits for it.
+        if ALL_VCHANNELS in blocked:
+            return False
+        if each.plan is not None:
+            return True
+        if each.vchannel in blocked:
+            return False
+        if each.exclusive:
+            alone = not inside if each.vchannel == ALL_VCHANNELS else each.vchannel not in inside
+            return alone and self._locks.try_exclusive(each.vchannel)
+        return self._locks.may_share(each.vchannel)
+
+    def write(self, commit: Commit) -> None:
+        """Encode the commit and write it, in a new segment when the open one is full or broken.
+
+        Raises: `OSError` from the disk, `Fenced`.
+        """
+        segments = self._segments
+        if segments.broken:
+            segments.roll()
+        commit.encode(segments)
+        if not segments.room(commit.size):
+            segments.roll()
+            commit.encode(segments)
+        commit.touched = True
+        segments.write(commit.blocks)
+
+    def sync(self, commit: Commit) -> None:
+        """Make the commit durable, as far as the setting asks for it."""
+        if commit.touched and self._settings.durability is Durability.SYNC:
+            self._segments.sync()
+
+    def abandon(self, commit: Commit, error: OSError) -> TidegateError:
+        """After a failed write or sync: cut the log where it was last good, so that the outcome is certain."""
+        segments = self._segments
+        if not commit.touched:
+            return self._storage_error(error, "nothing of the append was written")
+        segments.broken = True
+        try:
+            segments.roll()
+        except OSError:
+            path = self._files.describe(segments.path(segments.id.name))
+            return OutcomeUnknown(
+                f"channel {self.name!r}: {error.strerror or error} in {path}; whether the append is part of the log"
+                f" is not known: read before you repeat it"
+            )
+        except Fenced as fenced:
+            return fenced
+        return self._storage_error(error, "the append was cut off and is not part of the log")
+
+    def _storage_error(self, error: OSError, what: str) -> Retryable:
+        path = self._files.describe(self._segments.directory)
+        if error.errno in _FULL:
+            return DiskFull(
+                f"channel {self.name!r}: no room on the disk of {path}; {what}. Reads go on; free some space or lower"
+                f" the retention, and appends work again by themselves"
+            )
+        return StorageFailed(f"channel {self.name!r}: {error.strerror or error} in {path}; {what}; check the disk")
+
+    def finish(self, commit: Commit, error: TidegateError | None = None) -> None:
+        """Acknowledge the commit, or fail it."""
+        done: list[PendingAppend] = commit.items
+        with self._mutex:
+            if error is None:
+                current = self._tail.current_term()
+                if current != self.term:
+                    error = Fenced(self.name, self.term, current)
+            if error is None:
+                self._accept(commit)
+            else:
+                self._reject(commit, error)
+            self._settle(commit.items, error)
+            if isinstance(error, Fenced):
+                self._closed = error
+                done = [*done, *self._drop_queue(error)]
+            self._room.notify_all()
+        for each in done:
+            if each.has_listeners:
+                each.wake()
+        if commit.tick is not None:
+            self._announce_tick()
+        elif self._unticked_bytes > self._tick_bytes and error is None:
+            # Readers hold back what no tick covers; a fast writer ticks more often, so that they hold little.
+            self.tick()
+
+    def _accept(self, commit: Commit) -> None:
+        segments, machine = self._segments, self._machine
+        tick_block, tick = commit.tick_block, commit.tick
+        segments.commit(
+            commit.blocks,
+            position=commit.last_position,
+            time_tick=max([each.last_time_tick for each in commit.blocks]),
+            messages=commit.messages,
+            tick=0 if tick is None else tick.first_tick,
+            durable=self._settings.durability is Durability.SYNC,
+        )
+        self._last_error = None
+        self._slot.publish_address(address(segments.id.number, segments.offset))
+        if commit.append is not None:
+            last = commit.plain[-1]
+            machine.acknowledge(commit.append, last.position + last.count - 1)
+        for each in commit.blocks:
+            if each is not tick_block:
+                self._unticked.append(each)
+                self._unticked_bytes += each.size
+        if self._unticked_bytes > self._settings.buffer_bytes_max:
+            self._unticked, self._unticked_bytes, self._unticked_lost = [], 0, True
+        self._release_special(commit, failed=False)
+        if tick is not None and tick.plan is not None:
+            self._tick_done(tick.plan, Position(tick.position))
+
+    def _reject(self, commit: Commit, error: TidegateError) -> None:
+        self._last_error = str(error)
+        if commit.append is not None:
+            self._machine.fail(commit.append)
+        self._release_special(commit, failed=True)
+        if commit.tick is not None and commit.tick.plan is not None:
+            self._machine.tick_failed(commit.tick.plan)
+
+    def _release_special(self, commit: Commit, *, failed: bool) -> None:
+        """Let go of what held and exclusive items hold."""
+        for each in commit.items:
+            if each.held is not None:
+                if failed:
+                    self._machine.fail(each.held)
+                else:
+                    self._machine.acknowledge(each.held, each.position)
+                self._locks.release_shared(each.vchannel)
+            elif each.exclusive:
+                if self.on_exclusive is not None:
+                    self.on_exclusive(each.vchannel, Timestamp(each.first_tick))
+                self._locks.release_exclusive(each.vchannel)
+
+    def _settle(self, items: Sequence[PendingAppend], error: TidegateError | None) -> None:
+        size = 0
+        for each in items:
+            size += each.size
+            if error is not None:
+                each.error = error
+            each.is_done = True
+        self._in_flight_bytes -= size
+
+    def _drop_queue(self, error: TidegateError) -> list[PendingAppend]:
+        """Fail everything that waits; the caller wakes it."""
+        dropped = list(self._queue)
+        self._queue.clear()
+        self._queued_special = 0
+        for each in dropped:
+            if each.held is not None:
+                self._machine.fail(each.held)
+                self._locks.release_shared(each.vchannel)
+            elif each.plan is not None:
+                self._machine.tick_failed(each.plan)
+        self._settle(dropped, error)
+        return dropped
+
+    # Ticks
+
+    def tick(self, *, force: bool = False) -> None:
+        """Append a time tick that covers all that is confirmed. `force` persists it though nothing happened."""
+        with self._mutex:
+            if self._closed is not None or not self._locks.may_share(ALL_VCHANNELS):
+                return
+            current = self._tail.current_term()
+            if current != self.term:
+                return  # The next commit finds out and says so.
+            plan = self._machine.plan_tick(int(self._allocate(1)), force=force)
+            if plan is None:
+                return
+            lead = False
+            if plan.persist:
+                lead = self._push(self._tick_item(plan.time_tick, plan.last_confirmed, plan))
+            else:
+                self._tick_done(plan, plan.last_confirmed)
+        if not plan.persist:
+            self._announce_tick()
+        elif lead:
+            self._schedule()
+
+    def _tick_done(self, plan: TickPlan, position: Position) -> None:
+        self._machine.tick_appended(plan)
+        tick = Tick(plan.time_tick, position, plan.last_confirmed, plan.persist)
+        if not plan.persist:
+            self._buffer.advance(tick)
+        elif self._unticked_lost:
+            self._buffer.skip(tick)
+            self._unticked_lost = False
+        else:
+            ready = [each for each in self._unticked if each.last_time_tick <= plan.time_tick]
+            ready.sort(key=lambda each: each.first_time_tick)
+            self._unticked = [each for each in self._unticked if each.last_time_tick > plan.time_tick]
+            self._unticked_bytes = sum([each.size for each in self._unticked])
+            self._buffer.push(tick, ready, monotonic())
+        self._slot.publish_tick(int(plan.time_tick))
+
+    def _announce_tick(self) -> None:
+        with self._ticked:
+            self._ticked.notify_all()
+
+    def wait_for_tick(self, after: int, timeout_s: float | None = None) -> Tick | None:
+        """The newest tick, once there is one above `after`; None when the time is up or the channel closed."""
+        with self._ticked:
+            self._ticked.wait_for(
+                lambda: int(self._buffer.latest.time_tick) > after or self._closed is not None, timeout_s
+            )
+        latest = self._buffer.latest
+        return latest if int(latest.time_tick) > after else None
+
+    def read_buffer(self, after: int) -> tuple[list[Ticked] | Evicted, Tick]:
+        """What the write-ahead buffer has above tick `after`, and the newest tick."""
+        with self._mutex:
+            return self._buffer.read_after(after), self._buffer.latest
+
+    def visible(self, vchannel: str) -> Visible:
+        """How far a virtual channel has come. Asking for what no tick covers yet makes one come soon."""
+        with self._mutex:
+            seen = self._machine.visible(vchannel)
+        if not seen.confirmed:
+            self.tick()
+        return seen
+
+    @property
+    def segments(self) -> SegmentWriter:
+        return self._segments
+
+    def status(self) -> WriterStatus:
+        with self._mutex:
+            segments = self._segments
+            return WriterStatus(
+                channel=self._machine.status(),
+                queued=len(self._queue),
+                in_flight_bytes=self._in_flight_bytes,
+                buffered_bytes=self._buffer.nbytes,
+                segment=segments.id.name,
+                offset=segments.offset,
+                durable_to=segments.synced,
+                position=Position(segments.position),
+                holders=self._locks.holders(),
+                recovered=self.recovered,
+                last_error=self._last_error,
+            )
+
+    def sync_now(self) -> None:
+        """Make everything acknowledged so far durable; for durability `interval`."""
+        with self._mutex:
+            segments = self._segments
+            number, offset = segments.id, segments.offset
+        segments.sync()
+        with self._mutex:
+            if segments.id == number:
+                segments.mark_synced(offset)

@@ -1,0 +1,187 @@
+"""A commit: the group of appends that is written as one, and how it becomes blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from tidegate.errors import InvalidArgument, LimitExceeded
+from tidegate.log import block
+from tidegate.log.batch import body_rows
+from tidegate.log.block import Encoded, Stamp
+from tidegate.log.channel import Append
+from tidegate.log.message import ALL_VCHANNELS, MessageType
+from tidegate.runtime.pending import PendingAppend
+from tidegate.runtime.segments import SegmentWriter
+from tidegate.runtime.settings import LogSettings
+
+ARROW_FROM_ROWS: Final = 512
+"""Groups of at least this many plain messages are encoded as Arrow, smaller ones compactly."""
+ROW_OVERHEAD: Final = 32
+"""Bytes a message is reckoned to cost beside its body."""
+_SYSTEM_FIELDS: Final = frozenset({"_time_tick", "_position", "_last_confirmed", "_type", "_vchannel", "_txn"})
+
+
+class Commit:
+    """Appends between being collected and being acknowledged."""
+
+    __slots__ = (
+        "append",
+        "blocks",
+        "first_position",
+        "items",
+        "messages",
+        "plain",
+        "size",
+        "tick",
+        "tick_block",
+        "touched",
+    )  # fmt: skip
+
+    def __init__(self, items: list[PendingAppend]) -> None:
+        self.items = items
+        self.append: Append | None = None
+        """The machine's entry for the items that take new TimeTicks together: `plain`."""
+        self.plain: list[PendingAppend] = []
+        self.blocks: list[Encoded] = []
+        self.tick: PendingAppend | None = None
+        """The time tick among the items, if one is."""
+        self.tick_block: Encoded | None = None
+        self.size = 0
+        self.first_position = 0
+        self.messages = 0
+        self.touched = False
+        """Some of it may be on disk."""
+
+    @property
+    def last_position(self) -> int:
+        return self.first_position + self.messages - 1
+
+    def encode(self, segments: SegmentWriter) -> None:
+        """Turn the items into blocks for the place where `segments` stands. May be done again for another place."""
+        self.blocks = []
+        self.size = 0
+        self.first_position = segments.position + 1
+        position = self.first_position
+        chain = segments.chain
+        for group in _groups(self.items):
+            first = group[0]
+            stamp = Stamp(
+                position, first.first_tick, first.last_confirmed, segments.term,
+                segments.offset + self.size, segments.synced, chain,
+            )  # fmt: skip
+            encoded = _encode(stamp, group)
+            for each in group:
+                each.position = position
+                position += each.count
+            if first.plan is not None:
+                self.tick_block = encoded
+            self.blocks.append(encoded)
+            self.size += encoded.size
+            chain = encoded.checksum
+        self.messages = position - self.first_position
+
+
+def _groups(items: list[PendingAppend]) -> list[list[PendingAppend]]:
+    """Runs of items that share a block: plain messages together, everything else alone."""
+    if all([each.rows is None and each.held is None and each.plan is None for each in items]):
+        return [items]
+    groups: list[list[PendingAppend]] = []
+    run: list[PendingAppend] | None = None
+    for each in items:
+        if each.rows is None and each.held is None and each.plan is None:
+            if run is None:
+                run = []
+                groups.append(run)
+            run.append(each)
+        else:
+            run = None
+            groups.append([each])
+    return groups
+
+
+def _encode(stamp: Stamp, group: list[PendingAppend]) -> Encoded:
+    first = group[0]
+    if first.rows is not None:
+        return block.encode_arrow(stamp, first.rows, first.type, first.vchannel, txn=first.txn)
+    if len(group) == 1 and first.bodies is None:
+        txn = None if first.txn is None else [first.txn]
+        return block.encode_rows(stamp, [first.type], [first.vchannel], [first.body], txn)
+    txns: list[bytes | None] | None = None
+    if all([each.bodies is None for each in group]):
+        bodies = [each.body for each in group]
+        types = [each.type for each in group]
+        vchannels = [each.vchannel for each in group]
+        if any([each.txn for each in group]):
+            txns = [each.txn for each in group]
+    else:
+        spread = [(each, body) for each in group for body in each.bodies or (each.body,)]
+        bodies = [body for _, body in spread]
+        types = [each.type for each, _ in spread]
+        vchannels = [each.vchannel for each, _ in spread]
+        if any(each.txn for each in group):
+            txns = [each.txn for each, _ in spread]
+    if len(bodies) >= ARROW_FROM_ROWS and txns is None:
+        kind, vchannel = types[0], vchannels[0]
+        if types.count(kind) == len(types) and vchannels.count(vchannel) == len(vchannels):
+            return block.encode_arrow(stamp, body_rows(bodies), kind, vchannel)
+    return block.encode_rows(stamp, types, vchannels, bodies, txns)
+
+
+class Requests:
+    """Checks what callers hand in, so that nothing in a commit can fail for its own fault."""
+
+    def __init__(self, channel: str, settings: LogSettings) -> None:
+        self._channel = channel
+        self._settings = settings
+        self._message_bytes_max = settings.message_bytes_max
+
+    def check_body(self, body: bytes) -> None:
+        if type(body) is not bytes:
+            raise InvalidArgument(f"a message's body is bytes, not {type(body).__name__}; encode it first")
+        if len(body) > self._settings.message_bytes_max:
+            what = f"channel {self._channel!r}: the size of the message in bytes"
+            raise LimitExceeded(what, len(body), self._settings.message_bytes_max, "message_bytes_max")
+
+    def check_message(self, vchannel: str, body: bytes, kind: MessageType, *, exclusive: bool) -> None:
+        if type(body) is not bytes or len(body) > self._message_bytes_max:
+            self.check_body(body)
+        if vchannel == ALL_VCHANNELS and not exclusive:
+            raise InvalidArgument("a message names its virtual channel; only an exclusive one may be for all of them")
+        if kind is MessageType.TIME_TICK:
+            raise InvalidArgument("time ticks are made by the channel itself; use tick()")
+
+    def check_batch(
+        self, vchannel: str, rows: pa.RecordBatch | Sequence[bytes]
+    ) -> tuple[list[bytes] | None, pa.RecordBatch | None, int, int]:
+        """The batch as bodies or as Arrow, whichever suits its size; its number of rows; its size."""
+        settings = self._settings
+        what = f"channel {self._channel!r}: the batch's"
+        if vchannel == ALL_VCHANNELS:
+            raise InvalidArgument("a batch names its virtual channel")
+        arrow: pa.RecordBatch | None = rows if isinstance(rows, pa.RecordBatch) else None
+        count = len(rows) if arrow is None else arrow.num_rows
+        if not count:
+            raise InvalidArgument(f"{what} number of rows is 0; there is nothing to append")
+        if count > settings.batch_rows_max:
+            raise LimitExceeded(f"{what} number of rows", count, settings.batch_rows_max, "batch_rows_max")
+        if arrow is not None:
+            clash = _SYSTEM_FIELDS.intersection(arrow.schema.names)
+            if clash:
+                raise InvalidArgument(f"{what} columns {sorted(clash)} have names that the log uses; rename them")
+            self._check_size(what, arrow.nbytes)
+            return None, arrow, count, arrow.nbytes
+        bodies = list(rows)
+        for body in bodies:
+            self.check_body(body)
+        size = sum(map(len, bodies)) + ROW_OVERHEAD * count
+        self._check_size(what, size)
+        if count >= ARROW_FROM_ROWS:
+            return None, body_rows(bodies), count, size
+        return bodies, None, count, size
+
+    def _check_size(self, what: str, size: int) -> None:
+        if size > self._settings.block_bytes_max:
+            raise LimitExceeded(f"{what} size in bytes", size, self._settings.block_bytes_max, "block_bytes_max")

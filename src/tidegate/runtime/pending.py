@@ -1,0 +1,164 @@
+"""`PendingAppend`: an append that was handed over and not yet acknowledged. A small future."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from _thread import LockType, allocate_lock
+from collections.abc import Callable, Generator
+from threading import Lock
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from tidegate.clock.timestamp import Timestamp
+from tidegate.errors import InvariantBroken, WaitTimeout
+from tidegate.log.channel import Append, TickPlan
+from tidegate.log.message import Position
+
+_logger = logging.getLogger("tidegate.log")
+
+_timestamp: Final = int.__new__
+"""Makes a Timestamp without checking it again: it came from the oracle."""
+
+
+class Appended(NamedTuple):
+    """What an acknowledged append became."""
+
+    time_tick: Timestamp
+    """Of its first message; the others follow without gaps."""
+    position: Position
+    last_confirmed: Position
+    count: int
+
+    @property
+    def last_time_tick(self) -> Timestamp:
+        """Of its last message: a read at or above it sees all of the append."""
+        return Timestamp(self.time_tick + self.count - 1)
+
+
+class PendingAppend:
+    """One append on its way.
+
+    `result()` waits for the acknowledgement. It can also be awaited in asyncio. A thread per append is not needed.
+    """
+
+    # Defaults live in the class, so that making one of the many plain appends sets only what differs.
+    rows: pa.RecordBatch | None = None
+    bodies: list[bytes] | None = None
+    count = 1
+    txn: bytes | None = None
+    exclusive = False
+    held: Append | None = None
+    plan: TickPlan | None = None
+    waits = False
+    """A thread waits for it and can be asked to write for everybody."""
+    leads = False
+    """The waiting thread was asked to."""
+    first_tick = 0
+    position = 0
+    last_confirmed = 0
+    is_done = False
+    has_listeners = False
+    """Somebody waits for it, or has left a callback."""
+    error: BaseException | None = None
+    _lock: LockType | None = None
+    _callbacks: list[Callable[[PendingAppend], Any]] | None = None
+
+    def __init__(self, mutex: Lock, vchannel: str, kind: int, size: int, body: bytes = b"") -> None:
+        self._mutex = mutex
+        self.vchannel = vchannel
+        self.type = kind
+        self.size = size
+        self.body = body
+        """The one body of a single message; a batch has `bodies` or `rows` instead."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Takes its TimeTicks with the rest of its commit."""
+        return self.held is None and self.plan is None
+
+    def done(self) -> bool:
+        """Whether it was acknowledged or has failed."""
+        return self.is_done
+
+    def exception(self, timeout_s: float | None = None) -> BaseException | None:
+        """The error it failed with, or None once it is acknowledged."""
+        self._wait(timeout_s)
+        return self.error
+
+    def result(self, timeout_s: float | None = None) -> Appended:
+        """Wait for the acknowledgement.
+
+        Raises: what the append failed with; `WaitTimeout` when the time is up first. The append then goes on.
+        """
+        if not self.is_done:
+            self._wait(timeout_s)
+        if self.error is not None:
+            raise self.error
+        return Appended(Timestamp(self.first_tick), Position(self.position), Position(self.last_confirmed), self.count)
+
+    def add_done_callback(self, callback: Callable[[PendingAppend], Any]) -> None:
+        """Call `callback` once it is done; at once if it is. It runs on the writing thread: keep it short."""
+        with self._mutex:
+            if not self.is_done:
+                if self._callbacks is None:
+                    self._callbacks = []
+                self._callbacks.append(callback)
+                self.has_listeners = True
+                return
+        callback(self)
+
+    def __await__(self) -> Generator[Any, None, Appended]:
+        if not self.is_done:
+            loop = asyncio.get_running_loop()
+            waiter: asyncio.Future[None] = loop.create_future()
+
+            def wake() -> None:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+            self.add_done_callback(lambda _: loop.call_soon_threadsafe(wake))
+            yield from waiter
+        return self.result()
+
+    def prepare_wait(self) -> None:
+        """Make a thread's wait cheap: called before the append is handed over, without the mutex."""
+        lock = allocate_lock()
+        lock.acquire()
+        self._lock = lock
+        self.waits = self.has_listeners = True
+
+    def wait_for_turn(self, timeout_s: float | None) -> bool:
+        """Wait until it is done or this thread is asked to write; False when the time is up."""
+        if self._lock is None:
+            raise InvariantBroken("waited for an append without preparing to")
+        return self._lock.acquire(timeout=-1 if timeout_s is None else timeout_s)
+
+    def _wait(self, timeout_s: float | None) -> None:
+        with self._mutex:
+            if self.is_done:
+                return
+            if self._lock is None:
+                self._lock = allocate_lock()
+                self._lock.acquire()
+            self.has_listeners = True
+            lock = self._lock
+        if not lock.acquire(timeout=-1 if timeout_s is None else timeout_s):
+            raise WaitTimeout(f"the append was not acknowledged within {timeout_s} s; it is still under way")
+        lock.release()
+
+    def wake(self) -> None:
+        """Release whoever waits and run the callbacks; called without the mutex, after `is_done` was set."""
+        if self._lock is not None and self._lock.locked():
+            self._lock.release()
+        if self._callbacks:
+            for callback in self._callbacks:
+                try:
+                    callback(self)
+                except Exception:
+                    _logger.exception("a callback of an append raised")
+            self._callbacks = None
+
+
+_appended: Final = Appended._make
