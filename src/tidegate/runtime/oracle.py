@@ -98,7 +98,7 @@ class Oracle:
         Raises: `NotLeader` once deposed or past the lease's deadline, `ClockStalled` when there was none in
         time, `InvalidArgument` or `LimitExceeded` for a wrong count, `Closed` after `close`.
         """
-        # The machine's own `allocate`, written out: a call would add half again to what this costs. The count
+        # The machine's own `allocate`, written out: a call would add a third to what this costs. The count
         # needs no upper check, since no more than one millisecond fits below the limit, and the Timestamp
         # none of its range, since the machine keeps it.
         machine = self._machine

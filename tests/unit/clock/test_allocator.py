@@ -32,6 +32,7 @@ def no_more(count: int) -> Timestamp:
 def test_fact_6_an_offered_range_is_used_up_and_then_the_fetch_decides() -> None:
     allocator = LocalAllocator(no_more)
     assert allocator.offer(1, 100)
+    assert not allocator.offer(90, 100), "the range has not been used up, and must not be cut"
     assert sum(allocator.allocate() for _ in range(100)) == 5050
     assert not allocator.offer(90, 100)
     with pytest.raises(ClockStalled):
