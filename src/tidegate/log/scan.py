@@ -173,6 +173,11 @@ def read_batches(
         yield offset, chain or 0, small.take()
 
 
+def as_item(view: memoryview, index: int, header: block.Header) -> Batch | Tick:
+    """What an intact block holds."""
+    return _tick(header) if header.flags & block.HAS_TICK else block.decode(view, index, header)
+
+
 def _tick(header: block.Header) -> Tick:
     return Tick(
         Timestamp(header.last_time_tick), Position(header.first_position), Position(header.last_confirmed), True

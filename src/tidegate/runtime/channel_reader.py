@@ -1,11 +1,12 @@
 """`ChannelReader`: a channel's messages in TimeTick order, each tick's worth at a time.
 
-It catches up from the files and, in the writer's own process, goes on from memory; when it falls behind what memory holds
-it returns to the files. In any other process it follows the files as far as the writer has published them.
+It catches up from the files and, in the writer's own process, goes on from memory; when it falls behind what memory
+holds it returns to the files. In any other process it follows the files as far as the writer has published them.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import monotonic
@@ -59,10 +60,19 @@ class Source(Protocol):
 class TailSource:
     """Follows the tail that a writer in another process publishes."""
 
-    def __init__(self, channel: ChannelFiles, tail: Tail, sleep: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        channel: ChannelFiles,
+        tail: Tail,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        is_written: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_written` says whether a process has the log open for writing: then only what it published is read."""
         self._channel = channel
         self._tail = tail
         self._sleep = sleep
+        self._is_written = is_written
         self._slot: TailSlot | None = None
         self._term = 0
         self._pause_s = _POLL_MIN_S
@@ -80,6 +90,8 @@ class TailSource:
             if number:
                 self._found = None
                 return Limit(number, offset), tick
+            if self._is_written():
+                return None, 0  # A writer is just opening; what it finds to be the end is the end.
         if self._found is None:
             self._found = self._channel.end_of_log()
         return self._found, 0
@@ -235,8 +247,11 @@ class ChannelReader:
     # Memory
 
     def _try_memory(self) -> None:
-        """Go on from memory if it reaches back far enough and nothing is left over from the files."""
-        if self._writer is None or self.tick is None or len(self._reorder):
+        """Go on from memory if it reaches back far enough.
+
+        What was read from the files above the tick is dropped: memory has it, or will say that it has not.
+        """
+        if self._writer is None or self.tick is None:
             return
         entries, _ = self._writer.read_buffer(int(self.tick.time_tick))
         if isinstance(entries, Evicted):
@@ -244,6 +259,7 @@ class ChannelReader:
         self.tailing = True
         self._items = iter(())
         self._covered = 0
+        self._reorder = ReorderBuffer(self.after)
         if self._cursor is not None:
             self._cursor.close()
             self._cursor = None

@@ -1,8 +1,8 @@
 """`Companions`: whether a writer should wait a moment for others before it writes.
 
 Threads that append and wait come back together after every commit. The first of them finds the channel
-idle; writing at once would leave the others to the next sync. So a leader waits, for less than half a sync, until as many
-have come as were in the last commit. A lone writer never waits.
+idle; writing at once would leave the others to the next sync. So a leader waits, for less than half a sync, until as
+many have come as were in the last commit. A lone writer never waits.
 """
 
 from __future__ import annotations

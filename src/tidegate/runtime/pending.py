@@ -29,12 +29,12 @@ class Appended(NamedTuple):
     """Of its first message; the others follow without gaps."""
     position: Position
     last_confirmed: Position
-    count: int
+    messages: int
 
     @property
     def last_time_tick(self) -> Timestamp:
         """Of its last message: a read at or above it sees all of the append."""
-        return Timestamp(self.time_tick + self.count - 1)
+        return Timestamp(self.time_tick + self.messages - 1)
 
 
 class PendingAppend:

@@ -89,14 +89,13 @@ def _merge(files: Files, directory: str, old: File, header: SegmentHeader, close
         files.remove(temporary)
     new = files.create(temporary, 0)
     try:
-        writer = _MergedWriter(new, header)
+        writer = MergedWriter(new, header)
         items = read_batches(
             old, files.describe(path), offset=segment.HEADER_SIZE, end=closed.end, chain=header.base_chain
         )
         for blocks in _windows(item for _, _, item in items):
             writer.write(blocks)
         trailer = writer.finish(closed)
-        new.sync()
     except BaseException:
         new.close()
         with suppress(OSError):
@@ -139,7 +138,7 @@ def _windows(items: Iterable[Batch | Tick]) -> Iterable[list[Batch | Tick]]:
         yield window()
 
 
-class _MergedWriter:
+class MergedWriter:
     """Writes merged blocks one after the other and keeps their index."""
 
     def __init__(self, file: File, header: SegmentHeader) -> None:
@@ -148,9 +147,9 @@ class _MergedWriter:
         self._chain = header.base_chain
         self._offset = segment.HEADER_SIZE
         self._position = header.base_position - 1
-        self._time_tick = header.base_time_tick
-        self._last_tick = 0
-        self._messages = 0
+        self.time_tick = header.base_time_tick
+        self.last_tick = 0
+        self.messages = 0
         self._index: list[bytes] = []
         self._indexed_to = segment.HEADER_SIZE
         file.write(0, [header.encode()])
@@ -158,7 +157,7 @@ class _MergedWriter:
     def write(self, window: list[Batch | Tick]) -> None:
         # Blocks of one window may overlap in position and time, so an entry stands only before a window.
         if self._offset - self._indexed_to >= segment.INDEX_EVERY:
-            self._index.append(segment.encode_entry(self._offset, self._position, self._time_tick, self._chain))
+            self._index.append(segment.encode_entry(self._offset, self._position, self.time_tick, self._chain))
             self._indexed_to = self._offset
         for item in window:
             encoded = self._encode(item)
@@ -170,14 +169,14 @@ class _MergedWriter:
         if isinstance(item, Tick):
             stamp = self._stamp(item.position, item.time_tick, item.last_confirmed)
             self._position = max(self._position, item.position)
-            self._time_tick = max(self._time_tick, int(item.time_tick))
-            self._last_tick = max(self._last_tick, int(item.time_tick))
-            self._messages += 1
+            self.time_tick = max(self.time_tick, int(item.time_tick))
+            self.last_tick = max(self.last_tick, int(item.time_tick))
+            self.messages += 1
             return block.encode_rows(stamp, [MessageType.TIME_TICK], [ALL_VCHANNELS], [b""])
         stamp = self._stamp(int(item.positions[0]), int(item.time_ticks[0]), int(item.last_confirmed.min()))
         self._position = max(self._position, int(item.positions.max()))
-        self._time_tick = max(self._time_tick, int(item.time_ticks.max()))
-        self._messages += len(item)
+        self.time_tick = max(self.time_tick, int(item.time_ticks.max()))
+        self.messages += len(item)
         return block.encode_merged(stamp, item)
 
     def _stamp(self, position: int, time_tick: int, last_confirmed: int) -> Stamp:
@@ -192,10 +191,14 @@ class _MergedWriter:
             end=self._offset,
             last_position=closed.position,
             last_time_tick=closed.time_tick,
-            last_tick=self._last_tick,
+            last_tick=self.last_tick,
             chain_end=closed.chain,
-            messages=self._messages,
+            messages=self.messages,
             written_end=closed.end,
         )
         self._file.write(self._offset, [index + trailer.encode()])
+        self._file.sync()
         return trailer
+
+    def close(self) -> None:
+        self._file.close()

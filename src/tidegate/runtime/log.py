@@ -1,0 +1,451 @@
+"""`Log`: a directory of channels with one timeline. What a process opens to write; `LogFiles` is what any may read.
+
+PATH/meta.sqlite     the oracle's window, channel terms, pins, leases
+PATH/log/lock        held by the process that writes
+PATH/log/CHANNEL/    segments, their indexes, and the tail shared with readers
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Event, Lock, RLock, Thread
+from typing import Any, Final
+
+from tidegate.clock.timestamp import Timestamp
+from tidegate.errors import Closed, Corruption, InUse, InvalidArgument, LimitExceeded, NotFound, TidegateError
+from tidegate.log.message import NO_POSITION, MessageType, Position, Term
+from tidegate.ports.clock import Clock, SystemClock
+from tidegate.ports.metadata import MetadataStore
+from tidegate.runtime.channel_reader import ChannelReader, TailSource
+from tidegate.runtime.channel_writer import ChannelWriter
+from tidegate.runtime.file_cursor import ChannelFiles
+from tidegate.runtime.oracle import Oracle
+from tidegate.runtime.retention import SegmentFacts, facts, remove_old
+from tidegate.runtime.sealer import seal
+from tidegate.runtime.segments import Closed as ClosedSegment
+from tidegate.runtime.settings import Durability, LogSettings
+from tidegate.stores.local_files import LocalFiles
+from tidegate.stores.shared_tail import SharedTail
+from tidegate.stores.sqlite_metadata import SqliteMetadataStore
+
+_logger = logging.getLogger("tidegate.log")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_MAINTAIN_EVERY_S: Final = 0.25
+_STORE: Final = "meta.sqlite"
+_LOCK_ATTEMPTS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatus:
+    """A log at one moment, as plain data."""
+
+    path: str
+    oracle: dict[str, Any]
+    channels: dict[str, dict[str, Any]]
+    threads: dict[str, str]
+
+
+class LogFiles:
+    """A log's files, for reading in any process, also while another writes."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path: Final = Path(path)
+        if not (self.path / "log").is_dir():
+            raise NotFound(f"{self.path} holds no log; create one with tidegate.open_log({str(path)!r})")
+        self._files = LocalFiles(self.path / "log")
+
+    def channels(self) -> list[str]:
+        """The names of all channels."""
+        return [name for name in self._files.names("") if (self.path / "log" / name).is_dir()]
+
+    def channel(self, name: str) -> ChannelFiles:
+        """The files of one channel."""
+        if name not in self.channels():
+            known = ", ".join(self.channels()) or "none yet"
+            raise NotFound(f"{self.path} has no channel {name!r}; there are: {known}")
+        return ChannelFiles(self._files, name)
+
+    def segments(self, name: str) -> list[SegmentFacts]:
+        """What is known of every segment of a channel, without reading their blocks."""
+        return facts(self.channel(name))
+
+    def is_written(self) -> bool:
+        """Whether a process has the log open for writing."""
+        return writer_of(self.path) is not None
+
+    def reader(
+        self,
+        name: str,
+        *,
+        position: Position = NO_POSITION,
+        after: Timestamp = Timestamp.ZERO,
+        vchannel: str | None = None,
+        types: frozenset[MessageType] | None = None,
+    ) -> ChannelReader:
+        """A reader of one channel; see `ChannelReader`."""
+        channel = self.channel(name)
+        source = TailSource(channel, SharedTail(self.path / "log" / name), is_written=self.is_written)
+        return ChannelReader(channel, source, position=position, after=after, vchannel=vchannel, types=types)
+
+
+class Log:
+    """A log open for writing. One process at a time; use it as a context manager.
+
+    Ordering: the oracle starts before any channel, and channels close before it.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        settings: LogSettings | None = None,
+        clock: Clock | None = None,
+        takeover: bool = False,
+    ) -> None:
+        """Open or create the log at `path`.
+
+        Raises: `InUse` when another live process writes it. With `takeover` that process is fenced instead: whatever
+        it still writes is not part of the log, and its appends fail.
+        """
+        self.path: Final = Path(path)
+        self.settings: Final = settings or LogSettings()
+        self._clock = clock or SystemClock()
+        _make_directory(self.path)
+        self._files = LocalFiles(self.path / "log")
+        self._lock_file = _lock(self.path, takeover=takeover)
+        self._guard = RLock()
+        self._writers: dict[str, ChannelWriter] = {}
+        self._stop = Event()
+        self._wake = Event()
+        self._unexamined: list[str] = []
+        """Channels whose older segments nobody has looked at yet; opening does not wait for that."""
+        self._to_seal: list[tuple[str, ClosedSegment]] = []
+        self._sealing = Lock()
+        self._troubles: dict[str, str] = {}
+        owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        try:
+            self._store: MetadataStore = SqliteMetadataStore(str(self.path / _STORE))
+            self.oracle: Final = Oracle(self._store, self._clock, owner=owner)
+            self.oracle.start()
+        except BaseException:
+            os.close(self._lock_file)
+            raise
+        self.oracle.run()
+        self._threads = [
+            Thread(target=self._tick_loop, name="tidegate-ticks", daemon=True),
+            Thread(target=self._maintain_loop, name="tidegate-maintenance", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # Channels
+
+    def channels(self) -> list[str]:
+        """The names of all channels, open or not."""
+        return LogFiles(self.path).channels()
+
+    def channel(self, name: str, *, create: bool = True) -> ChannelWriter:
+        """The channel of that name, opened at a new term when this process has not opened it yet.
+
+        Raises: `InvalidArgument` for a bad name, `LimitExceeded` beyond `channels_max`, `NotFound` when it does
+        not exist and `create` is off, `Corruption` when its files are damaged.
+        """
+        with self._guard:
+            self._check_open()
+            writer = self._writers.get(name)
+            if writer is not None and writer.is_open:
+                return writer
+            if not _NAME.fullmatch(name):
+                raise InvalidArgument(
+                    f"{name!r} is no channel name: letters, digits, '_', '.', '-', at most 100, starting with a letter"
+                    f" or digit"
+                )
+            known = self.channels()
+            if name not in known:
+                if not create:
+                    raise NotFound(f"{self.path} has no channel {name!r}; there are: {', '.join(known) or 'none yet'}")
+                if len(known) >= self.settings.channels_max:
+                    what = f"{self.path}: the number of channels"
+                    raise LimitExceeded(what, len(known) + 1, self.settings.channels_max, "channels_max")
+                self._files.make_dir(name)
+            writer = self._open_channel(name)
+            self._writers[name] = writer
+            return writer
+
+    def _open_channel(self, name: str) -> ChannelWriter:
+        term = self._next_term(name)
+        writer = ChannelWriter(
+            name,
+            term,
+            files=self._files,
+            directory=name,
+            tail=SharedTail(self.path / "log" / name),
+            allocate=self.oracle.allocate,
+            wall_ms=self._clock.wall_ms,
+            settings=self.settings,
+        )
+        found = writer.recovered
+        if found.cut_bytes:
+            _logger.warning(
+                "channel %r: cut %d bytes of an unfinished write behind the last whole block of %s",
+                name, found.cut_bytes, found.segment,
+            )  # fmt: skip
+        for path in found.discarded:
+            _logger.warning("channel %r: removed %s, which a dead or fenced writer left unused", name, path)
+        writer.start()
+        self._unexamined.append(name)
+        self._wake.set()
+        return writer
+
+    def _next_term(self, name: str) -> Term:
+        """Take the next term. Terms come from the metadata store, one at a time, and are never given twice."""
+        key = f"channel/{name}"
+        while True:
+            found = self._store.get(key)
+            term = 1 if found is None else json.loads(found.value)["term"] + 1
+            value = json.dumps({"term": term}).encode()
+            if self._store.compare_and_set(key, value, expected=0 if found is None else found.version) is not None:
+                return Term(term)
+
+    def reader(
+        self,
+        name: str,
+        *,
+        position: Position = NO_POSITION,
+        after: Timestamp = Timestamp.ZERO,
+        vchannel: str | None = None,
+        types: frozenset[MessageType] | None = None,
+    ) -> ChannelReader:
+        """A reader that catches up from the files and then follows from memory; see `ChannelReader`."""
+        writer = self.channel(name, create=False)
+        channel = ChannelFiles(self._files, name)
+        source = TailSource(channel, SharedTail(self.path / "log" / name), is_written=lambda: True)
+        return ChannelReader(
+            channel, source, position=position, after=after, vchannel=vchannel, types=types, writer=writer
+        )
+
+    def segments(self, name: str) -> list[SegmentFacts]:
+        """What is known of every segment of a channel."""
+        return facts(ChannelFiles(self._files, name))
+
+    # Retention
+
+    def pin(self, channel: str, name: str, position: Position) -> None:
+        """Keep everything from `position` on, whatever the retention settings say, until `unpin`."""
+        key = f"pin/{channel}/{name}"
+        while True:
+            found = self._store.get(key)
+            expected = 0 if found is None else found.version
+            if self._store.compare_and_set(key, str(int(position)).encode(), expected=expected) is not None:
+                return
+
+    def unpin(self, channel: str, name: str) -> None:
+        """Let go of what `pin` keeps."""
+        key = f"pin/{channel}/{name}"
+        while (found := self._store.get(key)) is not None:
+            if self._store.compare_and_set(key, None, expected=found.version) is not None:
+                return
+
+    def pins(self, channel: str) -> dict[str, Position]:
+        """Who needs what of a channel."""
+        prefix = f"pin/{channel}/"
+        return {key[len(prefix) :]: Position(int(v.value)) for key, v in self._store.list(prefix).items()}
+
+    def truncate(self, channel: str, before: Position) -> list[str]:
+        """Remove sealed segments that lie wholly before `before` and before every pin. Returns what was removed."""
+        self.channel(channel, create=False)
+        return self._remove(channel, before=before)
+
+    def _remove(self, name: str, *, before: Position | None = None) -> list[str]:
+        pins = self.pins(name)
+        removed = remove_old(
+            ChannelFiles(self._files, name),
+            needed_from=min(pins.values(), default=None),
+            before=before,
+            age_max_s=None if before is not None else self.settings.retention_age_s,
+            bytes_max=None if before is not None else self.settings.retention_bytes,
+            now_ms=self._clock.wall_ms(),
+        )
+        for path in removed:
+            _logger.info("channel %r: retention removed %s", name, path)
+        return removed
+
+    # Sealing
+
+    def _find_unsealed(self) -> None:
+        """Segments that an earlier life closed and did not seal."""
+        while self._unexamined:
+            name = self._unexamined.pop()
+            found = [fact.closed for fact in facts(ChannelFiles(self._files, name)) if fact.closed is not None]
+            with self._guard:
+                self._to_seal.extend((name, closed) for closed in found)
+
+    def seal(self) -> int:
+        """Seal every closed segment now instead of in the background; how many were."""
+        with self._sealing:
+            self._find_unsealed()
+            with self._guard:
+                todo, self._to_seal = self._to_seal, []
+                for name, writer in self._writers.items():
+                    closed = writer.segments.closed
+                    while closed:
+                        todo.append((name, closed.pop(0)))
+            return sum(self._seal_one(name, closed) for name, closed in todo)
+
+    def _seal_one(self, name: str, closed: ClosedSegment) -> int:
+        try:
+            sealed = seal(self._files, name, closed)
+        except FileNotFoundError:
+            return 0  # Retention was faster.
+        except Corruption as error:
+            self._trouble(f"seal {name}", str(error))
+            return 0
+        except OSError as error:
+            self._trouble(f"seal {name}", str(error))
+            with self._guard:
+                self._to_seal.append((name, closed))
+            return 0
+        self._troubles.pop(f"seal {name}", None)
+        return int(sealed is not None)
+
+    # Threads
+
+    def _tick_loop(self) -> None:
+        interval = self.settings.tick_interval_ms / 1000
+        while not self._stop.wait(interval):
+            for writer in self._open_writers():
+                try:
+                    writer.tick()
+                except TidegateError as error:
+                    self._trouble(f"tick {writer.name}", str(error))
+                else:
+                    self._troubles.pop(f"tick {writer.name}", None)
+
+    def _maintain_loop(self) -> None:
+        interval = _MAINTAIN_EVERY_S
+        by_interval = self.settings.durability is Durability.INTERVAL
+        if by_interval:
+            interval = min(interval, self.settings.sync_interval_ms / 1000)
+        while not self._stop.is_set():
+            self._wake.wait(interval)
+            self._wake.clear()
+            if self._stop.is_set():
+                return
+            try:
+                if by_interval:
+                    for writer in self._open_writers():
+                        writer.sync_now()
+                self.seal()
+                if self.settings.retention_age_s is not None or self.settings.retention_bytes is not None:
+                    for name in list(self._writers):
+                        self._remove(name)
+            except (TidegateError, OSError) as error:
+                self._trouble("maintenance", str(error))
+            else:
+                self._troubles.pop("maintenance", None)
+
+    def _open_writers(self) -> Iterator[ChannelWriter]:
+        with self._guard:
+            writers = list(self._writers.values())
+        return (writer for writer in writers if writer.is_open)
+
+    def _trouble(self, what: str, why: str) -> None:
+        if self._troubles.get(what) != why:
+            self._troubles[what] = why
+            _logger.warning("%s: %s", what, why)
+
+    def status(self) -> LogStatus:
+        """Everything that waits, and on what."""
+        with self._guard:
+            channels = {name: asdict(writer.status()) for name, writer in sorted(self._writers.items())}
+        return LogStatus(str(self.path), self.oracle.status(), channels, dict(self._troubles))
+
+    def _check_open(self) -> None:
+        if self._stop.is_set():
+            raise Closed(f"the log at {self.path} was closed; open it again")
+
+    def close(self) -> None:
+        """Finish what is under way, tick once more so that readers get all of it, and let go."""
+        if self._stop.is_set():
+            return
+        for writer in self._open_writers():
+            writer.tick(force=True)
+        self._stop.set()
+        self._wake.set()
+        for thread in self._threads:
+            thread.join()
+        for writer in self._writers.values():
+            writer.close()
+        self.oracle.close()
+        self._store.close()
+        os.close(self._lock_file)
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _make_directory(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise InvalidArgument(f"{path} is a file; a log is a directory")
+    try:
+        LocalFiles(path.parent if path.parent != path else path).make_dir(path.name + "/log")
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be created: {error.strerror}; choose a place you may write to") from error
+
+
+def _lock(path: Path, *, takeover: bool) -> int:
+    """Take the writer's lock, which the kernel releases when the process dies."""
+    name = path / "log" / "lock"
+    descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    for attempt in range(_LOCK_ATTEMPTS):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if takeover:
+                break
+            if attempt == _LOCK_ATTEMPTS - 1:
+                os.close(descriptor)
+                raise InUse(
+                    f"{path} is open in {_holder(name)}; use it through that process, close it, or read it with"
+                    f" tidegate.read_log. If that process hangs, takeover=True fences it"
+                ) from None
+            # A reader that looks whether anybody writes holds the lock for a moment, too.
+            time.sleep(0.01)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def writer_of(path: Path) -> str | None:
+    """Which process has the log open for writing, if one has."""
+    name = path / "log" / "lock"
+    try:
+        descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _holder(name)
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _holder(lock: Path) -> str:
+    text = lock.read_text().strip()
+    return f"process {text}" if text.isdecimal() else "another process"

@@ -1,0 +1,204 @@
+"""Verifying and repairing a channel's files. Both work while nobody writes.
+
+Verifying reads every block of every segment and checks that they follow each other. Repairing keeps all
+that can be read, says what cannot, and puts the damaged file aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidegate.errors import Corruption
+from tidegate.log import block, segment
+from tidegate.log.batch import Batch
+from tidegate.log.message import Tick
+from tidegate.log.scan import Window, as_item
+from tidegate.log.segment import SegmentHeader, SegmentId
+from tidegate.runtime.file_cursor import ChannelFiles, OpenSegment
+from tidegate.runtime.sealer import MergedWriter
+from tidegate.runtime.segments import Closed, scan_end
+
+_SEARCH: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One damaged place."""
+
+    segment: str
+    offset: int
+    why: str
+
+
+@dataclass(slots=True)
+class Checked:
+    """What verifying a channel found."""
+
+    channel: str
+    segments: int = 0
+    blocks: int = 0
+    messages: int = 0
+    bytes: int = 0
+    torn_bytes: int = 0
+    """Behind the last whole block of the open segment: an unfinished write that nobody was told had succeeded."""
+    problems: list[Problem] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Repaired:
+    """What repairing a segment gave up."""
+
+    segment: str
+    set_aside: str
+    kept_messages: int
+    lost: list[tuple[int, int]]
+    """Ranges of positions that may have held messages, first and last."""
+
+
+def verify(channel: ChannelFiles, name: str, progress: Callable[[int], None] = lambda _: None) -> Checked:
+    """Read all of a channel. Never changes anything; damage is reported, not raised."""
+    result = Checked(name)
+    segments = channel.segments()
+    for at, each in enumerate(segments):
+        following = segments[at + 1] if at + 1 < len(segments) else None
+        try:
+            _verify_segment(channel, each, following, result, progress)
+        except Corruption as error:
+            result.problems.append(Problem(error.path, error.offset, error.why))
+        result.segments += 1
+    return result
+
+
+def _verify_segment(
+    channel: ChannelFiles,
+    each: SegmentId,
+    following: SegmentId | None,
+    result: Checked,
+    progress: Callable[[int], None],
+) -> None:
+    opened = channel.open(each)
+    path = channel.describe(each)
+    try:
+        end = _end_of(channel, opened, following, result)
+        window = Window(opened.file, end)
+        offset, chain = segment.HEADER_SIZE, opened.header.base_chain
+        while offset < end:
+            found = window.block(offset)
+            if found is None:
+                raise Corruption(path, offset, "not an intact block")
+            if found[1].previous != chain:
+                raise Corruption(path, offset, "does not follow the block before it")
+            offset += found[1].size
+            chain = found[1].checksum
+            result.blocks += 1
+            result.messages += found[1].messages
+            result.bytes += found[1].size
+            progress(found[1].size)
+        channel.index(opened)
+        last = opened.trailer.chain_end if opened.trailer is not None else chain
+        if following is not None and channel.header(following).base_chain != last:
+            raise Corruption(path, end, "the next segment does not follow this one")
+    finally:
+        opened.file.close()
+
+
+def _end_of(channel: ChannelFiles, opened: OpenSegment, following: SegmentId | None, result: Checked | None) -> int:
+    if opened.trailer is not None:
+        return opened.trailer.end
+    if following is not None:
+        return channel.header(following).previous_end
+    found = scan_end(channel.files, channel.directory, opened.id, opened.file, opened.header)
+    if result is not None:
+        result.torn_bytes += found.garbage
+    return found.offset
+
+
+def repair(channel: ChannelFiles, each: SegmentId) -> Repaired:
+    """Write a damaged segment again with everything in it that can be read, and keep the old file beside it.
+
+    Raises: `Corruption` when nothing can be read at all.
+    """
+    segments = channel.segments()
+    following = next((other for other in segments if other.number == each.number + 1), None)
+    path = f"{channel.directory}/{each.name}"
+    file = channel.files.open(path)
+    try:
+        size = file.size()
+        header = segment.decode_header(file.read(0, segment.HEADER_SIZE))
+        trailer = segment.decode_trailer(file.read(max(size - segment.TRAILER_SIZE, 0), segment.TRAILER_SIZE))
+        window = Window(file)
+        found = list(_intact(window, size))
+        if header is None:
+            if not found:
+                raise Corruption(channel.describe(each), 0, "neither its header nor any block can be read")
+            first = found[0][1]
+            header = SegmentHeader(
+                each.number, each.term, first.first_position, first.first_time_tick - 1, first.previous, 0, 0
+            )
+        after = None if following is None else channel.header(following)
+        if trailer is not None:
+            found = [(offset, head) for offset, head in found if offset < trailer.end]
+        elif after is not None:
+            found = [(offset, head) for offset, head in found if offset < after.previous_end]
+        lost: list[tuple[int, int]] = []
+        temporary = f"{path}.repair.tmp"
+        writer = MergedWriter(channel.files.create(temporary, 0), header)
+        position, chain = header.base_position - 1, header.base_chain
+        for offset, head in found:
+            if head.previous != chain and head.first_position > position + 1:
+                lost.append((position + 1, head.first_position - 1))
+            index = window.at(offset, head.size)
+            item: Batch | Tick = as_item(window.view, index, head)
+            writer.write([item])
+            position, chain = max(position, head.last_position), head.checksum
+        if after is not None and after.base_position > position + 1:
+            lost.append((position + 1, after.base_position - 1))
+        closed = Closed(
+            each,
+            after.previous_end if after is not None else (trailer.written_end if trailer else size),
+            after.base_chain if after is not None else chain,
+            after.base_position - 1 if after is not None else position,
+            max(writer.time_tick, after.base_time_tick if after is not None else 0),
+            writer.last_tick, writer.messages, len(found), None,
+        )  # fmt: skip
+        writer.finish(closed)
+        writer.close()
+    finally:
+        file.close()
+    aside = f"{path}.damaged"
+    channel.files.rename(path, aside)
+    channel.files.rename(temporary, path)
+    channel.files.sync_dir(channel.directory)
+    return Repaired(channel.describe(each), channel.files.describe(aside), writer.messages, lost)
+
+
+def _intact(window: Window, size: int) -> Iterator[tuple[int, block.Header]]:
+    """Every intact block, also behind damage, in ascending position."""
+    offset = segment.HEADER_SIZE
+    position = 0
+    while offset + block.HEADER_SIZE <= size:
+        found = window.block(offset)
+        if found is not None and found[1].last_position > position:
+            yield offset, found[1]
+            position = found[1].last_position
+            offset += found[1].size
+            continue
+        offset = _next_magic(window, offset + 8, size)
+
+
+def _next_magic(window: Window, offset: int, size: int) -> int:
+    while offset < size:
+        index = window.at(offset, min(_SEARCH, size - offset))
+        at = bytes(window.view[index:]).find(block.MAGIC)
+        while at >= 0:
+            start = offset + at - 8
+            if start % 8 == 0 and start >= offset:
+                return start
+            at = bytes(window.view[index:]).find(block.MAGIC, at + 1)
+        step = len(window.view) - index - 16
+        if step <= 0:
+            return size
+        offset += step
+    return size
