@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from hypothesis import given, settings
@@ -18,7 +20,7 @@ from tidegate.stores.memory_metadata import ManualClock, MemoryMetadataStore, Me
 
 WALL = 1_700_000_000_000
 counts = st.one_of(st.integers(1, 5), st.sampled_from([1000, LOGICAL_COUNT // 2, LOGICAL_COUNT - 1, LOGICAL_COUNT]))
-jumps_ms = st.one_of(st.integers(-10, 200), st.integers(-5000, 5000), st.integers(-10_000_000, 10_000_000))
+jumps_ms = st.one_of(st.integers(-2, 60), st.integers(-5000, 5000), st.integers(-10_000_000, 10_000_000))
 saves = st.sampled_from(["saved", "saved", "failed", "unknown"])
 
 # -- the machine ---------------------------------------------------------------------------------------------
@@ -64,7 +66,7 @@ class Durable:
         return machine
 
 
-@given(st.lists(machine_events, max_size=60))
+@given(st.lists(machine_events, min_size=15, max_size=60))
 @settings(max_examples=300, deadline=None)
 def test_values_strictly_increase_over_any_history_of_crashes_jumps_and_failing_saves(
     events: list[tuple[Any, ...]],
@@ -106,17 +108,26 @@ def test_values_strictly_increase_over_any_history_of_crashes_jumps_and_failing_
 
 # -- the oracle over a store ---------------------------------------------------------------------------------
 
-oracle_events = st.one_of(
-    st.tuples(st.just("allocate"), st.integers(0, 2), counts),
-    st.tuples(st.just("allocate"), st.integers(0, 2), counts),
-    st.tuples(st.just("advance"), st.integers(0, 2), st.integers(0, 0)),
-    st.tuples(st.just("advance"), st.integers(0, 2), st.integers(0, 0)),
-    st.tuples(st.just("start"), st.integers(0, 2), st.integers(0, 4000)),
-    st.tuples(st.just("close"), st.integers(0, 2), st.integers(0, 0)),
-    st.tuples(st.just("pass"), st.integers(0, 0), st.integers(1, 4000)),
-    st.tuples(st.just("jump"), st.integers(0, 0), jumps_ms),
-    st.tuples(st.just("fail"), st.integers(0, 3), st.integers(1, 8)),
-)
+
+def history(seed: int) -> Iterator[tuple[str, int, int]]:
+    """Eighty events, drawn evenly: Hypothesis favours short and simple ones, and these laws break late."""
+    rng = Random(seed)
+    for _ in range(80):
+        what = rng.choice(["allocate"] * 6 + ["advance"] * 4 + ["start", "start", "close", "pass", "jump", "fail"])
+        which = rng.randrange(3)
+        match what:
+            case "allocate":
+                yield what, which, rng.choice([1, 1, 5, LOGICAL_COUNT // 2, LOGICAL_COUNT])
+            case "start":
+                yield what, which, rng.choice([0, 100, 4000])
+            case "pass":
+                yield what, which, rng.choice([1, 50, 1100, 2999, 3000])
+            case "jump":
+                yield what, which, rng.choice([-3_600_000, -5000, -1, 1, 200, 5000, 3_600_000])
+            case "fail":
+                yield what, rng.randrange(4), rng.randint(1, 8)
+            case _:
+                yield what, which, 0
 
 
 @dataclass
@@ -139,11 +150,9 @@ class Faults:
             raise OutcomeUnknown(operation)
 
 
-@given(st.lists(oracle_events, max_size=80))
-@settings(max_examples=200, deadline=None)
-def test_oracles_that_succeed_each_other_never_hand_out_a_value_out_of_order(
-    events: list[tuple[str, int, int]],
-) -> None:
+@given(st.integers(0, 2**32))
+@settings(max_examples=300, deadline=None)
+def test_oracles_that_succeed_each_other_never_hand_out_a_value_out_of_order(seed: int) -> None:
     """Those that lost the lease without noticing go on being asked."""
     clock, state, faults = ManualClock(), MemoryState(), Faults()
     names = iter(range(10**6))
@@ -152,8 +161,9 @@ def test_oracles_that_succeed_each_other_never_hand_out_a_value_out_of_order(
         return Oracle(MemoryMetadataStore(clock, state, fault=faults), clock, owner=f"o{next(names)}")
 
     oracles = [fresh() for _ in range(3)]
+    oracles[0].start()
     last = 0
-    for what, which, number in events:
+    for what, which, number in history(seed):
         try:
             match what:
                 case "allocate":
@@ -220,7 +230,7 @@ def test_a_local_range_only_moves_forward_whatever_it_is_offered(events: list[tu
 
 # -- watermarks ----------------------------------------------------------------------------------------------
 
-SOURCES, CHANNELS = ["p1", "p2", "p3"], ["a", "b"]
+SOURCES, CHANNELS = ["p1", "p2"], ["a", "b"]
 small = st.integers(0, 30).map(Timestamp)
 collector_events = st.one_of(
     st.tuples(st.just("register"), st.sampled_from(SOURCES), st.just(Timestamp.ZERO), st.just({})),
@@ -260,12 +270,14 @@ class DumbCollector:
         return result
 
 
-@given(st.lists(collector_events, max_size=60))
+@given(st.lists(collector_events, min_size=10, max_size=60))
 @settings(max_examples=300, deadline=None)
 def test_the_collector_equals_its_dumb_twin_and_its_watermarks_never_go_back(
     events: list[tuple[str, str, Timestamp, dict[str, Timestamp]]],
 ) -> None:
     collector, twin = WatermarkCollector(), DumbCollector()
+    collector.register("p1")
+    twin.slots["p1"], twin.fresh["p1"] = [], False
     before: dict[str | None, int] = {}
     for what, source, default, channels in events:
         known = source in twin.slots
