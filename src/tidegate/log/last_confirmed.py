@@ -6,6 +6,7 @@ transactions included, lies at or behind L.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Protocol
 
@@ -17,6 +18,16 @@ class Session(Protocol):
 
     def is_resolved(self, confirmed: int) -> bool:
         """Whether it is committed, rolled back or expired at TimeTick `confirmed`: no more bodies can come."""
+
+
+class AllResolved:
+    """Several transactions whose appends were written together."""
+
+    def __init__(self, sessions: Sequence[Session]) -> None:
+        self._sessions = sessions
+
+    def is_resolved(self, confirmed: int) -> bool:
+        return all(session.is_resolved(confirmed) for session in self._sessions)
 
 
 class LastConfirmed:

@@ -4,7 +4,7 @@ Whoever finds the channel idle writes for all who wait: a lone writer pays for n
 write is being synced the next group gathers. A group takes its TimeTicks together, is encoded once, written once
 and synced once, and then every append in it is acknowledged.
 
-A commit goes through four steps: `collect`, `write`, `sync`, `finish`. Threads run them in one go; the
+A commit goes through four steps: `next_commit`, `write`, `sync`, `finish`. Threads run them in one go; the
 simulator runs them one at a time, with anything in between.
 """
 
@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import errno
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Condition, Lock, Thread
-from time import monotonic
 from typing import Final
 
 import pyarrow as pa
@@ -38,6 +38,7 @@ from tidegate.errors import (
 from tidegate.log import block
 from tidegate.log.append_locks import AppendLocks
 from tidegate.log.channel import Append, Channel, ChannelStatus, TickPlan, Visible
+from tidegate.log.last_confirmed import AllResolved, Session
 from tidegate.log.message import ALL_VCHANNELS, MessageType, Position, Term, Tick
 from tidegate.log.write_ahead_buffer import Evicted, Ticked, WriteAheadBuffer
 from tidegate.ports.files import Files
@@ -115,7 +116,7 @@ class WriterStatus:
 class ChannelWriter:
     """Appends to one channel.
 
-    Invariant: at most one commit is between `collect` and `finish`.
+    Invariant: at most one commit is between `next_commit` and `finish`.
     Ordering: durable, then checked against the fence, then acknowledged and published; ticks last.
     """
 
@@ -131,6 +132,7 @@ class ChannelWriter:
         wall_ms: Callable[[], int],
         settings: LogSettings,
         schedule: Callable[[], None] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`allocate(n)` returns the first of n consecutive timestamps from the oracle.
 
@@ -145,6 +147,7 @@ class ChannelWriter:
         self._in_flight_max = settings.in_flight_bytes_max
         self._tick_bytes = min(_TICK_BYTES, settings.buffer_bytes_max // 2)
         self._allocate = allocate
+        self._monotonic = monotonic
         self._tail = tail
         self._work: SimpleQueue[bool] = SimpleQueue()
         self._schedule = schedule or (lambda: self._work.put(True))
@@ -258,14 +261,15 @@ class ChannelWriter:
         kind: MessageType = MessageType.INSERT,
         exclusive: bool = False,
         txn: bytes | None = None,
+        session: Session | None = None,
         timeout_s: float | None = None,
     ) -> Appended:
-        """Append one message and wait until it is durable.
+        """Append one message and wait until it is durable. `session` is the transaction it belongs to.
 
         Raises: `LimitExceeded`, `Backpressure`, `DiskFull`, `StorageFailed`: it is not part of the log.
         `OutcomeUnknown`, `WaitTimeout`: it may become part of it. `Fenced`, `Closed`: open the log again.
         """
-        return self._append_and_wait(self._message(vchannel, body, kind, exclusive, txn), timeout_s)
+        return self._append_and_wait(self._message(vchannel, body, kind, exclusive, txn, session), timeout_s)
 
     def append_async(
         self,
@@ -275,10 +279,11 @@ class ChannelWriter:
         kind: MessageType = MessageType.INSERT,
         exclusive: bool = False,
         txn: bytes | None = None,
+        session: Session | None = None,
         timeout_s: float | None = None,
     ) -> PendingAppend:
         """Append one message and go on; waits only when too much is in flight."""
-        item = self._message(vchannel, body, kind, exclusive, txn)
+        item = self._message(vchannel, body, kind, exclusive, txn, session)
         # What `_enqueue` does, without the calls: this is the path of many small appends.
         with self._mutex:
             in_flight = self._in_flight_bytes + item.size
@@ -323,7 +328,7 @@ class ChannelWriter:
 
     def reserve(self, vchannel: str, *, timeout_s: float | None = None) -> Reservation:
         """Take a TimeTick now for a message to come. Waits while somebody has, or waits for, the place alone."""
-        deadline = None if timeout_s is None else monotonic() + timeout_s
+        deadline = None if timeout_s is None else self._monotonic() + timeout_s
         with self._mutex:
             while True:
                 self._check_open()
@@ -369,7 +374,13 @@ class ChannelWriter:
             self._schedule()
 
     def _message(
-        self, vchannel: str, body: bytes, kind: MessageType, exclusive: bool, txn: bytes | None
+        self,
+        vchannel: str,
+        body: bytes,
+        kind: MessageType,
+        exclusive: bool,
+        txn: bytes | None,
+        session: Session | None,
     ) -> PendingAppend:
         if kind in _UNUSUAL or not vchannel or type(body) is not bytes or len(body) > self._message_max:
             exclusive = exclusive or kind is MessageType.DDL
@@ -378,7 +389,7 @@ class ChannelWriter:
         if exclusive:
             item.exclusive = True
         if txn is not None:
-            item.txn = txn
+            item.txn, item.session = txn, session
         return item
 
     def _batch(
@@ -416,7 +427,7 @@ class ChannelWriter:
                 raise self._closed
             limit = self._in_flight_max
             if self._in_flight_bytes + item.size > limit:
-                deadline = None if timeout_s is None else monotonic() + timeout_s
+                deadline = None if timeout_s is None else self._monotonic() + timeout_s
                 while self._in_flight_bytes and self._in_flight_bytes + item.size > limit:
                     why = f"channel {self.name!r} has {self._in_flight_bytes:,} bytes in flight"
                     self._wait_for_room(deadline, f"{why}, and `in_flight_bytes_max` is {limit:,}")
@@ -440,7 +451,7 @@ class ChannelWriter:
 
         Raises: `Backpressure` when the time is up.
         """
-        left = None if deadline is None else deadline - monotonic()
+        left = None if deadline is None else deadline - self._monotonic()
         if (left is not None and left <= 0) or not self._room.wait(left):
             raise Backpressure(f"{why}; wait for acknowledgements, then try again")
 
@@ -462,16 +473,17 @@ class ChannelWriter:
         while True:
             if own is not None and self._companions.expected > len(self._queue):
                 self._companions.wait()
-            commit = self.collect()
-            if commit is not None and commit.items:
+            commit = self.next_commit()
+            if commit is None:
+                return
+            if commit.items:
                 self.run(commit)
+            if own is None or not own.is_done:
+                continue
             with self._mutex:
-                if commit is None or not self._queue:
-                    self._writing = False
-                    self._room.notify_all()
+                if not self._queue:
+                    self._go_idle()
                     return
-                if own is None or not own.is_done:
-                    continue
                 successor = next((each for each in self._queue if each.waits), None)
                 if successor is not None:
                     successor.leads = True
@@ -481,13 +493,28 @@ class ChannelWriter:
                 self._schedule()
             return
 
+    def next_commit(self) -> Commit | None:
+        """What to write next; None when nothing can be written now, and then the channel is idle."""
+        with self._mutex:
+            commit = self.collect()
+            if commit is None:
+                self._go_idle()
+        if commit is not None and commit.append is None:
+            for each in commit.rejected:
+                each.wake()
+        return commit
+
+    def _go_idle(self) -> None:
+        self._writing = False
+        self._room.notify_all()
+
     def run(self, commit: Commit) -> None:
-        """All steps of a commit after `collect`."""
-        started = monotonic()
+        """All steps of a commit that was taken."""
+        started = self._monotonic()
         try:
             self.write(commit)
             self.sync(commit)
-            self._companions.wrote(len(commit.items), monotonic() - started)
+            self._companions.wrote(len(commit.items), self._monotonic() - started)
         except OSError as error:
             self.finish(commit, self.abandon(commit, error))
         except TidegateError as error:
@@ -498,38 +525,41 @@ class ChannelWriter:
     # The commit, in four steps
 
     def collect(self) -> Commit | None:
-        """Take what waits and give it TimeTicks; None when nothing can be written now.
+        """Take what waits and give it TimeTicks; None when nothing can be written now. The mutex is held.
 
         Allocating and entering the machine are one step under the mutex, so that no tick can slip between.
         """
-        with self._mutex:
-            items = self._admit()
-            if not items:
-                return None
-            commit = Commit(items)
-            plain = [each for each in items if each.held is None and each.plan is None]
-            if not plain:
-                commit.tick = next((each for each in items if each.plan is not None), None)
-                return commit
-            count = sum([each.count for each in plain])
-            try:
-                first = int(self._allocate(count))
-            except TidegateError as error:
-                self._settle(plain, error)
-                commit.items = [each for each in items if each.held is not None or each.plan is not None]
-            else:
-                append = self._machine.allocate(first, count, tuple({each.vchannel: None for each in plain}))
-                commit.append, commit.plain = append, plain
-                for each in plain:
-                    each.first_tick = first
-                    each.last_confirmed = append.last_confirmed
-                    first += each.count
-            if len(plain) != len(items):
-                commit.tick = next((each for each in items if each.plan is not None), None)
-        if commit.append is None:
-            for each in plain:
-                each.wake()
+        items = self._admit()
+        if not items:
+            return None
+        commit = Commit(items)
+        plain = [each for each in items if each.held is None and each.plan is None]
+        if len(plain) != len(items):
+            commit.tick = next((each for each in items if each.plan is not None), None)
+        if not plain:
+            return commit
+        count = sum([each.count for each in plain])
+        try:
+            first = int(self._allocate(count))
+        except TidegateError as error:
+            self._settle(plain, error)
+            commit.rejected = plain
+            commit.items = [each for each in items if each.held is not None or each.plan is not None]
+            self._release_exclusive(plain)
+            return commit
+        names = tuple({each.vchannel: None for each in plain})
+        append = self._machine.allocate(first, count, names, _session(plain))
+        commit.append, commit.plain = append, plain
+        for each in plain:
+            each.first_tick = first
+            each.last_confirmed = append.last_confirmed
+            first += each.count
         return commit
+
+    def _release_exclusive(self, items: Sequence[PendingAppend]) -> None:
+        for each in items:
+            if each.exclusive:
+                self._locks.release_exclusive(each.vchannel)
 
     def _admit(self) -> list[PendingAppend]:
         """Take items off the queue, in order within each virtual channel, up to the size of a commit."""
@@ -760,7 +790,7 @@ class ChannelWriter:
             ready.sort(key=lambda each: each.first_time_tick)
             self._unticked = [each for each in self._unticked if each.last_time_tick > plan.time_tick]
             self._unticked_bytes = sum([each.size for each in self._unticked])
-            self._buffer.push(tick, ready, monotonic())
+            self._buffer.push(tick, ready, self._monotonic())
         self._slot.publish_tick(int(plan.time_tick))
 
     def _announce_tick(self) -> None:
@@ -819,3 +849,11 @@ class ChannelWriter:
         with self._mutex:
             if segments.id == number:
                 segments.mark_synced(offset)
+
+
+def _session(items: Sequence[PendingAppend]) -> Session | None:
+    """The transactions among the items, as one."""
+    sessions = [each.session for each in items if each.session is not None]
+    if len(sessions) > 1:
+        return AllResolved(sessions)
+    return sessions[0] if sessions else None

@@ -45,6 +45,8 @@ class Commit:
         self.append: Append | None = None
         """The machine's entry for the items that take new TimeTicks together: `plain`."""
         self.plain: list[PendingAppend] = []
+        self.rejected: list[PendingAppend] = []
+        """Items that got no TimeTicks and have failed already."""
         self.blocks: list[Encoded] = []
         self.tick: PendingAppend | None = None
         """The time tick among the items, if one is."""

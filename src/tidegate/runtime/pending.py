@@ -14,6 +14,7 @@ import pyarrow as pa
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import InvariantBroken, WaitTimeout
 from tidegate.log.channel import Append, TickPlan
+from tidegate.log.last_confirmed import Session
 from tidegate.log.message import Position
 
 _logger = logging.getLogger("tidegate.log")
@@ -48,6 +49,7 @@ class PendingAppend:
     bodies: list[bytes] | None = None
     count = 1
     txn: bytes | None = None
+    session: Session | None = None
     exclusive = False
     held: Append | None = None
     plan: TickPlan | None = None
