@@ -34,6 +34,7 @@ class Commit:
         "items",
         "messages",
         "plain",
+        "rejected",
         "size",
         "tick",
         "tick_block",
