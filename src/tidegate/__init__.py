@@ -1,22 +1,51 @@
 """Transactions, one timeline and untorn answers for streaming data."""
 
-from pathlib import Path
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import TidegateError
-from tidegate.runtime.log import Log, LogFiles
-from tidegate.runtime.settings import Durability, LogSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tidegate.runtime.log import Log, LogFiles
+    from tidegate.runtime.settings import Durability, LogSettings
 
 __version__ = "0.1.0"
+
+_ON_USE: Final = {
+    "Durability": "tidegate.runtime.settings",
+    "Log": "tidegate.runtime.log",
+    "LogFiles": "tidegate.runtime.log",
+    "LogSettings": "tidegate.runtime.settings",
+}
+"""Names that bring Arrow with them. They are imported when first used, so that `tidegate --help` need not wait."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ON_USE:
+        raise AttributeError(f"module 'tidegate' has no attribute {name!r}")
+    return getattr(import_module(_ON_USE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def open_log(path: str | Path, *, settings: LogSettings | None = None, takeover: bool = False) -> Log:
     """Open or create the log at `path` for writing; see `Log`."""
+    from tidegate.runtime.log import Log
+
     return Log(path, settings=settings, takeover=takeover)
 
 
 def read_log(path: str | Path) -> LogFiles:
     """The log at `path` for reading, in any process; see `LogFiles`."""
+    from tidegate.runtime.log import LogFiles
+
     return LogFiles(path)
 
 
