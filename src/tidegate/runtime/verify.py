@@ -1,7 +1,7 @@
-"""Verifying and repairing a channel's files. Both work while nobody writes.
+"""Verifying and repairing a channel's files.
 
-Verifying reads every block of every segment and checks that they follow each other. Repairing keeps all
-that can be read, says what cannot, and puts the damaged file aside.
+Verifying reads every block of every segment and checks that they follow each other, also while a process writes.
+Repairing keeps all that can be read, says what cannot, and puts the damaged file aside; nobody may write meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidegate.log.batch import Batch
 from tidegate.log.message import Tick
 from tidegate.log.scan import Window, as_item
 from tidegate.log.segment import SegmentHeader, SegmentId
-from tidegate.runtime.file_cursor import ChannelFiles, OpenSegment
+from tidegate.runtime.file_cursor import ChannelFiles, Limit, OpenSegment
 from tidegate.runtime.sealer import MergedWriter
 from tidegate.runtime.segments import Closed, scan_end
 
@@ -57,16 +57,31 @@ class Repaired:
     """Ranges of positions that may have held messages, first and last."""
 
 
-def verify(channel: ChannelFiles, name: str, progress: Callable[[int], None] = lambda _: None) -> Checked:
-    """Read all of a channel. Never changes anything; damage is reported, not raised."""
+def verify(
+    channel: ChannelFiles,
+    name: str,
+    progress: Callable[[int], None] = lambda _: None,
+    *,
+    published: Limit | None = None,
+    live: bool = False,
+) -> Checked:
+    """Read all of a channel. Never changes anything; damage is reported, not raised.
+
+    `published` is how far a writer has told readers they may read, taken before this call: up to there everything
+    must be intact. When that writer is `live`, what lies behind is not looked at, for it may be half written.
+    """
     result = Checked(name)
     segments = channel.segments()
     for at, each in enumerate(segments):
+        if live and published is not None and each.number > published.number:
+            break
         following = segments[at + 1] if at + 1 < len(segments) else None
         try:
-            _verify_segment(channel, each, following, result, progress)
+            _verify_segment(channel, each, following, result, progress, published, live)
         except Corruption as error:
             result.problems.append(Problem(error.path, error.offset, error.why))
+        except FileNotFoundError:
+            continue  # Retention was faster.
         result.segments += 1
     return result
 
@@ -77,11 +92,13 @@ def _verify_segment(
     following: SegmentId | None,
     result: Checked,
     progress: Callable[[int], None],
+    published: Limit | None,
+    live: bool,
 ) -> None:
     opened = channel.open(each)
     path = channel.describe(each)
     try:
-        end = _end_of(channel, opened, following, result)
+        end = _end_of(channel, opened, following, result, published, live)
         window = Window(opened.file, end)
         offset, chain = segment.HEADER_SIZE, opened.header.base_chain
         while offset < end:
@@ -104,14 +121,25 @@ def _verify_segment(
         opened.file.close()
 
 
-def _end_of(channel: ChannelFiles, opened: OpenSegment, following: SegmentId | None, result: Checked | None) -> int:
+def _end_of(
+    channel: ChannelFiles,
+    opened: OpenSegment,
+    following: SegmentId | None,
+    result: Checked,
+    published: Limit | None,
+    live: bool,
+) -> int:
     if opened.trailer is not None:
         return opened.trailer.end
     if following is not None:
         return channel.header(following).previous_end
+    known = published.offset if published is not None and published.number == opened.id.number else 0
+    if live and known:
+        return known
     found = scan_end(channel.files, channel.directory, opened.id, opened.file, opened.header)
-    if result is not None:
-        result.torn_bytes += found.garbage
+    if found.offset < known:
+        return known  # Its last blocks were published and cannot be read: that is damage, not an unfinished write.
+    result.torn_bytes += found.garbage
     return found.offset
 
 
