@@ -1,0 +1,136 @@
+"""The `tidegate` command. Subcommands are imported when they are used, so that `--help` answers at once.
+
+Exit codes: 0 fine; 1 the input or the data is wrong; 2 the command line is wrong; 3 damage was found;
+4 a goal was missed; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, Final, TextIO
+
+import click
+
+from tidegate import __version__
+from tidegate.errors import TidegateError
+
+INTERRUPTED: Final = 130
+PIPE_CLOSED: Final = 141
+"""What a shell reports for a process that SIGPIPE ended; by hand here, since Python ignores that signal."""
+
+
+class Failure(click.ClickException):
+    """An error the user can do something about: its message and no traceback."""
+
+    exit_code = 1
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"tidegate: {self.format_message()}", file=file or sys.stderr)
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in modules that are imported on use."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]] | None = None, **kwargs: Any) -> None:
+        """`lazy` maps a command's name to `module:attribute` and the line that `--help` shows for it."""
+        super().__init__(*args, **kwargs)
+        self._lazy = dict(lazy or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self._lazy, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._lazy:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = self._lazy[cmd_name][0].partition(":")
+        try:
+            command = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            raise Failure(f"`{cmd_name}` needs the Python module {error.name!r}, which is not installed") from error
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{module}:{attribute} is not a command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self._lazy.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Turn what can go wrong into a message and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except TidegateError as error:
+            raise Failure(str(error)) from error
+        except (KeyboardInterrupt, click.Abort):
+            ctx.exit(INTERRUPTED)
+        except BrokenPipeError:
+            _silence(sys.stdout)
+            ctx.exit(PIPE_CLOSED)
+        except OSError as error:
+            if error.filename is None:
+                raise
+            raise Failure(f"{error.filename}: {error.strerror}; check the path and its permissions") from error
+
+
+def _silence(stream: TextIO) -> None:
+    """Nobody reads any more: let whatever is still buffered go nowhere instead of failing at exit."""
+    try:
+        descriptor = stream.fileno()
+    except OSError:
+        return  # Not a file: a test's buffer.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+_COMMANDS: Final = {
+    "demo": ("tidegate.cli.demo:demo", "Watch writers, ticks and readers live for a few seconds."),
+    "log": ("tidegate.cli.log:log", "Look into a log: channels, segments, messages; verify and repair it."),
+    "bench": ("tidegate.cli.bench:bench", "Measure this machine, each figure against a plain alternative."),
+    "simulate": ("tidegate.cli.simulate:simulate", "Run the log in a simulated world of faults, by seed."),
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=_COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 fine, 1 input or data is wrong, 2 usage, 3 damage found, 4 goal missed, 130 interrupted.",
+)
+@click.version_option(__version__, prog_name="tidegate", message="%(prog)s %(version)s")
+def tidegate() -> None:
+    """Transactions, one timeline and untorn answers for streaming data.
+
+    \b
+    Examples:
+      tidegate demo
+      tidegate log show shop.tide
+      tidegate log print shop.tide orders --follow
+      tidegate bench all --check
+    """
+
+
+def main() -> None:
+    """The entry point of the installed command."""
+    for stream in (sys.stdout, sys.stderr):
+        # A body may hold characters that the terminal's encoding lacks; show them escaped rather than fail.
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+    try:
+        try:
+            tidegate(prog_name="tidegate")
+        finally:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        os._exit(INTERRUPTED)
+    except BrokenPipeError:
+        _silence(sys.stdout)
+        sys.exit(PIPE_CLOSED)
+
+
+if __name__ == "__main__":
+    main()
