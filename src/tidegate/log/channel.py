@@ -38,6 +38,7 @@ class Append:
     failed: bool = False
     position: int = 0
     """Of its last message, once written."""
+    first_position: int = 0
     end: int = 0
     """The largest TimeTick allocated when it was acknowledged."""
 
@@ -121,9 +122,13 @@ class Channel:
         heappush(self._in_flight, (first, append))
         return append
 
-    def acknowledge(self, append: Append, position: int) -> None:
-        """The append is durable, its last message at `position`."""
+    def acknowledge(self, append: Append, position: int, *, first_position: int | None = None) -> None:
+        """The append is durable, its last message at `position`, its first at `first_position`.
+
+        Without the latter its messages lie next to each other.
+        """
         append.position = position
+        append.first_position = position - append.count + 1 if first_position is None else first_position
         for vchannel in append.vchannels:
             if append.last > self._vchannels.get(vchannel, self.synced):
                 self._vchannels[vchannel] = append.last
@@ -158,7 +163,7 @@ class Channel:
             self.confirmed = max(self.confirmed, done.last if done.first == held else held)
             self._to_tick.append(done)
             if not done.failed:
-                self.last_confirmed.add(done.position, done.end, done.session)
+                self.last_confirmed.add(done.position, done.end, done.session, first=done.first_position)
         self.last_confirmed.advance(self.confirmed)
 
     def plan_tick(self, now: int, *, force: bool = False) -> TickPlan | None:

@@ -38,31 +38,35 @@ class LastConfirmed:
 
     def __init__(self, position: Position) -> None:
         self.position = position
-        self._heap: list[tuple[int, int, Session | None]] = []
+        self._reached = int(position)
+        self._heap: list[tuple[int, int, int, Session | None]] = []
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def add(self, position: int, end: int, session: Session | None = None) -> None:
-        """Note a confirmed append whose last message is at `position`.
+    def add(self, position: int, end: int, session: Session | None = None, *, first: int | None = None) -> None:
+        """Note a confirmed append whose last message is at `position`, and its first at `first` if it has several.
 
         `end` is the largest TimeTick that had been allocated when its write was acknowledged.
         """
-        heappush(self._heap, (position, end, session))
+        heappush(self._heap, (position if first is None else first, position, end, session))
 
     def advance(self, confirmed: int) -> Position:
         """Move as far as TimeTick `confirmed` allows.
 
         Both conditions of the seed: everything allocated while the append was written is confirmed, so that
         no smaller position can still appear with a larger TimeTick; and its transaction is resolved, so
-        that nothing behind it will still be assembled from here.
+        that nothing behind it will still be assembled from here. Appends that were written together may lie
+        inside one another, so what is left in the heap bounds how far the others count.
         """
         heap = self._heap
         while heap:
-            position, end, session = heap[0]
+            _, position, end, session = heap[0]
             if end >= confirmed or (session is not None and not session.is_resolved(confirmed)):
                 break
             heappop(heap)
-            if position > self.position:
-                self.position = Position(position)
+            self._reached = max(self._reached, position)
+        safe = min(self._reached, heap[0][0]) if heap else self._reached
+        if safe > self.position:
+            self.position = Position(safe)
         return self.position

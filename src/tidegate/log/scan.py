@@ -63,6 +63,8 @@ class Window:
 class ScanEnd:
     """Where an open segment ends, and how that was seen."""
 
+    start: int
+    """Where the scan began; everything before was known to be durable."""
     offset: int
     chain: int
     """Checksum of the last block."""
@@ -84,6 +86,7 @@ def scan(file: File, path: str, *, offset: int, chain: int, position: int, time_
     write cannot look like that: a block records how much of the segment was durable when it was written.
     """
     window = Window(file)
+    start = offset
     blocks = messages = last_tick = 0
     while True:
         found = window.block(offset)
@@ -99,7 +102,7 @@ def scan(file: File, path: str, *, offset: int, chain: int, position: int, time_
         blocks += 1
         messages += header.messages
     garbage = _check_rest(file, path, offset, chain)
-    return ScanEnd(offset, chain, position, time_tick, last_tick, blocks, messages, garbage)
+    return ScanEnd(start, offset, chain, position, time_tick, last_tick, blocks, messages, garbage)
 
 
 def _check_rest(file: File, path: str, end: int, chain: int) -> int:

@@ -179,8 +179,8 @@ class ChannelWriter:
         self._unticked: list[block.Encoded] = []
         """Blocks no tick has covered yet."""
         self._unticked_bytes = 0
-        self._unticked_lost = False
-        """They were too many to keep; readers will find them in the files."""
+        self._lost_to = 0
+        """Up to this TimeTick they were too many to keep; readers will find them in the files."""
         self._last_error: str | None = None
         self._thread: Thread | None = None
         self.on_exclusive: Callable[[str, Timestamp], None] | None = None
@@ -698,13 +698,15 @@ class ChannelWriter:
         self._slot.publish_address(address(segments.id.number, segments.offset))
         if commit.append is not None:
             last = commit.plain[-1]
-            machine.acknowledge(commit.append, last.position + last.count - 1)
+            first = commit.plain[0].position
+            machine.acknowledge(commit.append, last.position + last.count - 1, first_position=first)
         for each in commit.blocks:
             if each is not tick_block:
                 self._unticked.append(each)
                 self._unticked_bytes += each.size
         if self._unticked_bytes > self._settings.buffer_bytes_max:
-            self._unticked, self._unticked_bytes, self._unticked_lost = [], 0, True
+            self._lost_to = max(self._lost_to, *[each.last_time_tick for each in self._unticked])
+            self._unticked, self._unticked_bytes = [], 0
         self._release_special(commit, failed=False)
         if tick is not None and tick.plan is not None:
             self._tick_done(tick.plan, Position(tick.position))
@@ -782,15 +784,18 @@ class ChannelWriter:
         tick = Tick(plan.time_tick, position, plan.last_confirmed, plan.persist)
         if not plan.persist:
             self._buffer.advance(tick)
-        elif self._unticked_lost:
-            self._buffer.skip(tick)
-            self._unticked_lost = False
         else:
             ready = [each for each in self._unticked if each.last_time_tick <= plan.time_tick]
-            ready.sort(key=lambda each: each.first_time_tick)
-            self._unticked = [each for each in self._unticked if each.last_time_tick > plan.time_tick]
-            self._unticked_bytes = sum([each.size for each in self._unticked])
-            self._buffer.push(tick, ready, self._monotonic())
+            if ready:
+                ready.sort(key=lambda each: each.first_time_tick)
+                self._unticked = [each for each in self._unticked if each.last_time_tick > plan.time_tick]
+                self._unticked_bytes = sum([each.size for each in self._unticked])
+            if self._lost_to:
+                self._buffer.skip(tick)
+                if plan.time_tick >= self._lost_to:
+                    self._lost_to = 0
+            else:
+                self._buffer.push(tick, ready, self._monotonic())
         self._slot.publish_tick(int(plan.time_tick))
 
     def _announce_tick(self) -> None:

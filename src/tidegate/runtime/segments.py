@@ -164,7 +164,9 @@ class SegmentWriter:
                 self.time_tick = trailer.last_time_tick
                 return Recovered(path, trailer.written_end, 0, 0, discarded)
             found = scan_end(self._files, self.directory, each, file, header)
-            # A writer that was killed may have left blocks that are whole in memory but not on disk.
+            # A writer that was killed, or whose sync failed, may have left blocks that are whole in memory but not
+            # on disk. After a failed sync the system may take them for written, so they are written once more.
+            file.write(found.start, [file.read(found.start, found.offset - found.start)])
             file.sync()
         finally:
             file.close()

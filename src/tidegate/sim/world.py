@@ -1,0 +1,409 @@
+"""`World`: the scheduler of a simulated run: who runs next, what goes wrong, and in the end whether all came right.
+
+First a phase with faults, in which nothing may ever be wrong (safety). Then the faults stop, and everything that was
+promised must come about (liveness). One seed decides all of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+from dataclasses import dataclass
+from random import Random
+
+from tidegate.clock.timestamp import Timestamp
+from tidegate.errors import NotLeader, OutcomeUnknown, StoreUnavailable, TidegateError
+from tidegate.log.message import Position
+from tidegate.runtime.channel_reader import ChannelReader, TailSource
+from tidegate.runtime.file_cursor import ChannelFiles
+from tidegate.runtime.settings import LogSettings
+from tidegate.runtime.verify import verify
+from tidegate.sim.auditor import Auditor, Violation
+from tidegate.sim.disk import SimDisk, SimFiles
+from tidegate.sim.faults import Crash, FaultPlan
+from tidegate.sim.machine import SimClock, SimTail
+from tidegate.sim.node import Node
+from tidegate.stores.memory_metadata import MemoryMetadataStore, MemoryState
+
+CHANNELS = ("c0", "c1")
+SEGMENT_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    seed: int
+    digest: str
+    """Of everything that happened: the same seed gives the same digest."""
+    steps: int
+    acknowledged: int
+    deliveries: int
+    crashes: int
+    violation: str | None
+    trace: tuple[str, ...]
+
+
+class FollowingReader:
+    """A reader in a process of its own, which follows the files alone and survives the writers."""
+
+    def __init__(self, world: World, name: str, channel: str) -> None:
+        self._world = world
+        self.name = name
+        self.channel = channel
+        self._position = 0
+        self._after = 0
+        self.reader: ChannelReader | None = None
+
+    def poll(self) -> str:
+        world = self._world
+        if self.reader is None:
+            files = ChannelFiles(SimFiles(world.disk, _never), self.channel)
+            source = TailSource(files, world.tails[self.channel], is_written=world.is_written)
+            position, after = Position(self._position), Timestamp(self._after)
+            self.reader = ChannelReader(files, source, position=position, after=after)
+        after_tick = self.reader.after
+        delivery = self.reader.poll()
+        if delivery is None:
+            return "waits"
+        world.auditor.delivered(self.channel, self.name, after_tick, delivery)
+        self._after = int(delivery.tick.time_tick)
+        self._position = int(delivery.tick.last_confirmed)
+        world.note(f"{self.name} {self._after} {len(delivery)}")
+        return f"reads {len(delivery)}"
+
+
+class World:
+    """One run."""
+
+    def __init__(self, seed: int, *, steps: int = 700) -> None:
+        self.seed = seed
+        self.rng = Random(seed)
+        self.plan = FaultPlan.draw(self.rng)
+        self._steps = steps
+        self.clock = SimClock(1_750_000_000_000)
+        self.disk = SimDisk(Random(self.rng.getrandbits(64)))
+        self.state = MemoryState()
+        self.tails = {name: SimTail() for name in CHANNELS}
+        self.auditor = Auditor(list(CHANNELS))
+        self.settings = LogSettings(
+            durability="sync" if self.plan.durable else "none",  # type: ignore[arg-type]
+            segment_bytes=SEGMENT_BYTES,
+            commit_bytes_max=self.rng.choice((2_000, 8_000, 60_000)),
+            batch_rows_max=1000,
+            block_bytes_max=1 << 20,
+            message_bytes_max=1 << 16,
+            in_flight_bytes_max=1 << 20,
+            buffer_bytes_max=self.rng.choice((2_000, 20_000, 1 << 20)),
+        )
+        self.nodes: list[Node] = []
+        self.readers = [FollowingReader(self, f"follower of {name}", name) for name in CHANNELS]
+        self.faulty = True
+        self.crashes = 0
+        self._born = 0
+        self._nested = False
+        self._running: Node | None = None
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._trace: list[str] = []
+
+    def note(self, text: str) -> None:
+        self._digest.update(text.encode())
+        self._trace.append(text)
+        if len(self._trace) > 400:
+            del self._trace[:200]
+
+    def is_written(self) -> bool:
+        return bool(self.nodes)
+
+    def run(self) -> Outcome:
+        """Run to the end, or to the first broken promise."""
+        violation = None
+        logging.getLogger("tidegate").setLevel(logging.CRITICAL)
+        try:
+            for _ in range(self._steps):
+                self._step()
+            self._recover()
+            self._check_end()
+        except Violation as found:
+            violation = str(found)
+        except Exception as error:
+            violation = f"defect: {type(error).__name__}: {error}"
+            import traceback
+
+            self.note(traceback.format_exc())
+        return Outcome(
+            self.seed, self._digest.hexdigest(), self._steps, self.auditor.acknowledged, self.auditor.deliveries,
+            self.crashes, violation, tuple(self._trace),
+        )  # fmt: skip
+
+    # The scheduler
+
+    def _step(self) -> None:
+        rng, plan = self.rng, self.plan
+        self.clock.advance(rng.uniform(0.0001, 0.03))
+        self._weather()
+        if rng.random() < 0.15:
+            reader = rng.choice(self.readers)
+            self.note(f"{reader.name} {reader.poll()}")
+            return
+        if rng.random() < plan.power_loss:
+            self._lose_power()
+            return
+        active = [node for node in self.nodes if not node.paused_until]
+        for node in [node for node in self.nodes if node.paused_until]:
+            node.paused_until -= 1
+            if not node.paused_until:
+                self.note(f"{node.name} wakes up")
+        if not any(not node.zombie for node in active):
+            self._start_node()
+            return
+        node = rng.choice(active)
+        if rng.random() < plan.kill:
+            self._kill(node, "killed")
+        elif rng.random() < plan.pause and not node.zombie:
+            node.paused_until = rng.randrange(5, 120)
+            node.zombie = True
+            # Whoever takes over must not wait for ever for its lease.
+            self.clock.advance(4.0)
+            self.note(f"{node.name} hangs")
+        else:
+            self._run(node)
+
+    def _weather(self) -> None:
+        rng, plan = self.rng, self.plan
+        if rng.random() < plan.clock_jump:
+            jump = rng.choice((-3_600_000, -5_000, -200, 500, 60_000, 86_400_000))
+            self.clock.jump(jump)
+            self.note(f"the wall clock jumps by {jump}")
+        if rng.random() < plan.clock_stands:
+            self.clock.stands = not self.clock.stands
+        if rng.random() < plan.disk_full:
+            self.disk.full = not self.disk.full
+            self.note("the disk is full" if self.disk.full else "the disk has room")
+
+    def _run(self, node: Node) -> None:
+        before, self._running = self._running, node
+        try:
+            self.note(f"{node.name} {node.step()}")
+        except Crash as crash:
+            self._crashed(node, crash)
+        finally:
+            self._running = before
+
+    def _crashed(self, node: Node, crash: Crash) -> None:
+        if crash.power:
+            self._lose_power()
+        else:
+            self._kill(node, "killed inside a step")
+
+    def _start_node(self) -> None:
+        rng = self.rng
+        self._born += 1
+        name = f"n{self._born}"
+        node = Node(
+            name,
+            rng=Random(rng.getrandbits(64)),
+            clock=self.clock,
+            files=SimFiles(self.disk, lambda op, path, *, done: self._disk_hook(node, op, path, done)),
+            store=MemoryMetadataStore(self.clock, self.state, fault=self._store_fault),
+            tails=self.tails,
+            auditor=self.auditor,
+            settings=self.settings,
+            note=self.note,
+        )
+        before, self._running = self._running, node
+        try:
+            node.start(0.0)
+            self.nodes.append(node)
+            for channel in CHANNELS:
+                node.open_channel(channel)
+        except Crash as crash:
+            self.note(f"{name} dies while opening")
+            self._crashed(node, crash)
+        except NotLeader:
+            self.note(f"{name} is not let in")
+            self.clock.advance(0.5)
+            self._forget(node)
+        except (TidegateError, OSError) as error:
+            self.note(f"{name} cannot open: {type(error).__name__}: {error}")
+            if "Corruption" in type(error).__name__:
+                raise Violation(f"survival: {name} found damage that no fault explains: {error}") from error
+            self._forget(node)
+            self._die(node)
+        finally:
+            self._running = before
+
+    def _forget(self, node: Node) -> None:
+        if node in self.nodes:
+            self.nodes.remove(node)
+
+    def _kill(self, node: Node, how: str) -> None:
+        self.crashes += 1
+        self.note(f"{node.name} is {how}")
+        self._forget(node)
+        self._die(node)
+
+    def _die(self, node: Node) -> None:
+        """The kernel takes a dead process's locks away, and the store notices."""
+        self.state.owner_died(node.name)
+
+    def _lose_power(self) -> None:
+        self.crashes += 1
+        self.note("power is lost")
+        for node in self.nodes:
+            self._die(node)
+        self.nodes.clear()
+        self.disk.lose_power(self.plan.torn)
+        self.tails.update({name: SimTail() for name in CHANNELS})
+        for reader in self.readers:
+            reader.reader = None
+
+    # Faults inside a step
+
+    def _disk_hook(self, node: Node, operation: str, path: str, done: bool) -> None:
+        rng, plan = self.rng, self.plan
+        if not self.faulty:
+            return
+        self._interleave(node)
+        if node not in self.nodes and self._running is not node:
+            return
+        if rng.random() < plan.crash_inside:
+            raise Crash(power=bool(plan.power_loss) and rng.random() < 0.5)
+        if done:
+            return
+        if operation in ("write", "create", "rename", "truncate") and rng.random() < plan.write_error:
+            raise OSError(rng.choice((errno.EIO, errno.ENOSPC)), "simulated", path)
+        if operation in ("sync", "sync_dir") and rng.random() < plan.sync_error:
+            raise OSError(errno.EIO, "simulated", path)
+
+    def _interleave(self, node: Node) -> None:
+        """Let another process run in the middle of this one's step."""
+        if self._nested or self.rng.random() >= self.plan.interleave:
+            return
+        self._nested = True
+        try:
+            others = [other for other in self.nodes if other is not node and not other.paused_until]
+            if others:
+                self._run_nested(self.rng.choice(others))
+            elif node.zombie and self.rng.random() < 0.3:
+                self._start_node()
+            else:
+                self.rng.choice(self.readers).poll()
+        finally:
+            self._nested = False
+
+    def _run_nested(self, node: Node) -> None:
+        before, self._running = self._running, node
+        try:
+            self.note(f"{node.name} meanwhile {node.step()}")
+        except Crash as crash:
+            if crash.power:
+                raise
+            self._kill(node, "killed meanwhile")
+        finally:
+            self._running = before
+
+    def _store_fault(self, operation: str, key: str, done: bool) -> None:
+        if not self.faulty or self.rng.random() >= self.plan.store_error:
+            return
+        writes = operation in ("compare_and_set", "acquire", "renew")
+        if done and writes:
+            raise OutcomeUnknown(f"simulated: {operation} of {key}")
+        if not done:
+            raise StoreUnavailable(f"simulated: {operation} of {key}")
+
+    # Liveness
+
+    def _recover(self) -> None:
+        """Stop all faults, and let one process finish everything."""
+        self.faulty = False
+        self.disk.full = False
+        self.clock.stands = False
+        for node in [each for each in self.nodes if each.zombie]:
+            # A process that woke up late must find out by itself that it was fenced.
+            node.paused_until = 0
+            for _ in range(30):
+                self._run(node)
+            self._kill(node, "stopped")
+        for node in list(self.nodes):
+            if node.oracle.status()["state"] != "Leading":
+                self._kill(node, "restarted: its oracle was deposed")
+        for _ in range(50):
+            if self.nodes:
+                break
+            self.clock.advance(1.0)
+            self._start_node()
+        if len(self.nodes) != 1 or set(self.nodes[0].channels) != set(CHANNELS):
+            raise Violation("liveness: no process could open the log after all faults had stopped")
+        node = self.nodes[0]
+        for channel in node.channels.values():
+            for reservation, _ in channel.reserved:
+                reservation.release()
+            channel.reserved.clear()
+        targets = {name: self._write_one(node, name) for name in CHANNELS}
+        for _ in range(200):
+            self.clock.advance(0.05)
+            node.oracle.advance()
+            for channel in node.channels.values():
+                self._finish_commits(node, channel.name)
+                channel.writer.tick()
+                self._finish_commits(node, channel.name)
+            for reader in self.readers:
+                while reader.poll() != "waits":
+                    pass
+            if all(self.auditor.settled(name) >= target for name, target in targets.items()):
+                return
+        stuck = {name: (self.auditor.settled(name), target) for name, target in targets.items()}
+        raise Violation(f"liveness: ticks did not reach what was written after the faults: {stuck}")
+
+    def _write_one(self, node: Node, name: str) -> int:
+        """One append that must succeed."""
+        channel = node.channels[name]
+        self._finish_commits(node, name)
+        for _ in range(10):
+            node.append_one(channel)
+            pending = channel.waiting[-1].pending
+            self._finish_commits(node, name)
+            if pending.done() and pending.error is None:
+                return int(pending.result().time_tick)
+            self.clock.advance(0.2)
+            node.oracle.advance()
+        raise Violation(f"liveness: {name} accepts no append after all faults had stopped: {pending.error}")
+
+    def _finish_commits(self, node: Node, name: str) -> None:
+        channel = node.channels[name]
+        for _ in range(500):
+            if not channel.has_work and channel.commit is None:
+                break
+            channel.step_commit()
+            node.hear(channel)
+
+    def _check_end(self) -> None:
+        """Read everything once more, from files that were closed, sealed and opened again."""
+        self.auditor.check_last_confirmed()
+        node = self.nodes[0]
+        for channel in node.channels.values():
+            while channel.writer.segments.closed:
+                node.seal_one(channel)
+        self._kill(node, "closed")
+        for name in CHANNELS:
+            files = SimFiles(self.disk, _never)
+            checked = verify(ChannelFiles(files, name), name)
+            if checked.problems:
+                raise Violation(f"survival: {name} is damaged: {checked.problems}")
+            target = self.auditor.settled(name)
+            fresh = FollowingReader(self, f"fresh reader of {name}", name)
+            while fresh.poll() != "waits":
+                pass
+            if fresh.reader is None or fresh.reader.after < target:
+                raise Violation(f"liveness: a fresh reader of {name} did not reach tick {target}")
+
+
+def _never(operation: str, path: str, *, done: bool) -> None:
+    """No faults."""
+
+
+def simulate(seed: int, *, steps: int = 700) -> Outcome:
+    """One run of the simulator."""
+    return World(seed, steps=steps).run()
