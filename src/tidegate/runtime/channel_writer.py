@@ -15,6 +15,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Condition, Lock, Thread
@@ -29,6 +30,7 @@ from tidegate.errors import (
     DiskFull,
     Fenced,
     InvalidArgument,
+    InvariantBroken,
     OutcomeUnknown,
     Retryable,
     StorageFailed,
@@ -79,6 +81,7 @@ class Reservation:
         """Write the message at the reserved TimeTick, or at a later one taken from the oracle since."""
         if self._held is None:
             raise InvalidArgument(f"the reservation at {self.time_tick} was used already")
+        self._writer._check_held(self._held, self._vchannel, body, kind=kind, at=at, txn=txn)
         held, self._held = self._held, None
         return self._writer._append_held(held, self._vchannel, body, kind=kind, at=at, txn=txn)
 
@@ -143,6 +146,7 @@ class ChannelWriter:
         self._files = files
         self._settings = settings
         self._requests = Requests(name, settings)
+        self._known = self._requests.known
         self._message_max = settings.message_bytes_max
         self._in_flight_max = settings.in_flight_bytes_max
         self._tick_bytes = min(_TICK_BYTES, settings.buffer_bytes_max // 2)
@@ -329,6 +333,7 @@ class ChannelWriter:
     def reserve(self, vchannel: str, *, timeout_s: float | None = None) -> Reservation:
         """Take a TimeTick now for a message to come. Waits while somebody has, or waits for, the place alone."""
         deadline = None if timeout_s is None else self._monotonic() + timeout_s
+        self._requests.check_place(vchannel)
         with self._mutex:
             while True:
                 self._check_open()
@@ -343,10 +348,20 @@ class ChannelWriter:
                 raise
         return Reservation(self, vchannel, held)
 
+    def _check_held(
+        self, held: Append, vchannel: str, body: bytes, *, kind: MessageType, at: Timestamp | None, txn: bytes | None
+    ) -> None:
+        """Refuse what cannot be written at `held` while it can still be used otherwise."""
+        self._requests.check_message(vchannel, body, kind, exclusive=False, txn=txn)
+        if at is not None and at < held.first:
+            raise InvalidArgument(f"{at} is below the reserved TimeTick {Timestamp(held.first)}; take a later one")
+        if at is not None and self._allocate(1) <= at:
+            # Written there it would let nothing be appended until the oracle had come so far.
+            raise InvalidArgument(f"{at} lies ahead of the oracle; take the timestamp from it")
+
     def _append_held(
         self, held: Append, vchannel: str, body: bytes, *, kind: MessageType, at: Timestamp | None, txn: bytes | None
     ) -> PendingAppend:
-        self._requests.check_body(body)
         item = PendingAppend(self._mutex, vchannel, kind, len(body) + ROW_OVERHEAD, body)
         item.held, item.txn = held, txn
         with self._mutex:
@@ -382,9 +397,16 @@ class ChannelWriter:
         txn: bytes | None,
         session: Session | None,
     ) -> PendingAppend:
-        if kind in _UNUSUAL or not vchannel or type(body) is not bytes or len(body) > self._message_max:
+        if (
+            vchannel not in self._known
+            or kind in _UNUSUAL
+            or type(kind) is not MessageType
+            or type(body) is not bytes
+            or len(body) > self._message_max
+            or txn is not None
+        ):
             exclusive = exclusive or kind is MessageType.DDL
-            self._requests.check_message(vchannel, body, kind, exclusive=exclusive)
+            self._requests.check_message(vchannel, body, kind, exclusive=exclusive, txn=txn)
         item = PendingAppend(self._mutex, vchannel, kind, len(body) + ROW_OVERHEAD, body)
         if exclusive:
             item.exclusive = True
@@ -395,7 +417,7 @@ class ChannelWriter:
     def _batch(
         self, vchannel: str, rows: pa.RecordBatch | Sequence[bytes], kind: MessageType, txn: bytes | None
     ) -> PendingAppend:
-        bodies, arrow, count, size = self._requests.check_batch(vchannel, rows)
+        bodies, arrow, count, size = self._requests.check_batch(vchannel, rows, kind, txn)
         item = PendingAppend(self._mutex, vchannel, kind, size)
         item.bodies, item.rows, item.count, item.txn = bodies, arrow, count, txn
         return item
@@ -409,16 +431,20 @@ class ChannelWriter:
 
     def _append_and_wait(self, item: PendingAppend, timeout_s: float | None) -> Appended:
         item.prepare_wait()
-        if self._enqueue(item, timeout_s):
-            self._lead(item)
-        elif not item.wait_for_turn(timeout_s):
+        lead = self._enqueue(item, timeout_s)
+        deadline = None if timeout_s is None else self._monotonic() + timeout_s
+        while True:
+            if lead:
+                self._lead(item)
+            if item.is_done:
+                return item.result()
+            # It may have to wait for somebody else's place; meanwhile it may be asked to write, more than once.
+            woken = item.wait_for_turn(None if deadline is None else max(deadline - self._monotonic(), 0))
             with self._mutex:
-                if not (item.is_done or item.leads):
+                lead, item.leads = item.leads, False
+                if not (woken or lead or item.is_done):
                     item.waits = False
                     raise WaitTimeout(f"the append was not acknowledged within {timeout_s} s; it is still under way")
-        if item.leads and not item.is_done:
-            self._lead(item)
-        return item.result(timeout_s)
 
     def _enqueue(self, item: PendingAppend, timeout_s: float | None) -> bool:
         """Put it into the queue. True when the channel was idle: the caller has to see to the writing."""
@@ -519,6 +545,12 @@ class ChannelWriter:
             self.finish(commit, self.abandon(commit, error))
         except TidegateError as error:
             self.finish(commit, error)
+        except Exception as error:
+            # A defect of ours. Whoever waits is told, the log is cut where it was last good, and the channel goes on.
+            _logger.exception("channel %r: a commit met a defect", self.name)
+            cut = self.abandon(commit, OSError(errno.EIO, str(error)))
+            known = not isinstance(cut, StorageFailed)
+            self.finish(commit, cut if known else InvariantBroken(f"channel {self.name!r}: {error!r}; nothing was written"))
         else:
             self.finish(commit)
 
@@ -681,7 +713,9 @@ class ChannelWriter:
             self._announce_tick()
         elif self._unticked_bytes > self._tick_bytes and error is None:
             # Readers hold back what no tick covers; a fast writer ticks more often, so that they hold little.
-            self.tick()
+            # If there is no timestamp for it now, the next tick in turn will do: the commit is done in any case.
+            with suppress(TidegateError):
+                self.tick()
 
     def _accept(self, commit: Commit) -> None:
         segments, machine = self._segments, self._machine

@@ -21,6 +21,9 @@ ARROW_FROM_ROWS: Final = 512
 """Groups of at least this many plain messages are encoded as Arrow, smaller ones compactly."""
 ROW_OVERHEAD: Final = 32
 """Bytes a message is reckoned to cost beside its body."""
+VCHANNEL_BYTES_MAX: Final = 1024
+TXN_BYTES: Final = 16
+_KNOWN_MAX: Final = 1 << 14
 _SYSTEM_FIELDS: Final = frozenset({"_time_tick", "_position", "_last_confirmed", "_type", "_vchannel", "_txn"})
 
 
@@ -140,6 +143,8 @@ class Requests:
         self._channel = channel
         self._settings = settings
         self._message_bytes_max = settings.message_bytes_max
+        self.known: set[str] = set()
+        """Names of virtual channels that were checked."""
 
     def check_body(self, body: bytes) -> None:
         if type(body) is not bytes:
@@ -148,22 +153,48 @@ class Requests:
             what = f"channel {self._channel!r}: the size of the message in bytes"
             raise LimitExceeded(what, len(body), self._settings.message_bytes_max, "message_bytes_max")
 
-    def check_message(self, vchannel: str, body: bytes, kind: MessageType, *, exclusive: bool) -> None:
+    def check_place(self, vchannel: str) -> None:
+        """Whether a virtual channel can have that name."""
+        if vchannel in self.known:
+            return
+        if not isinstance(vchannel, str) or vchannel == ALL_VCHANNELS:
+            raise InvalidArgument(
+                f"a virtual channel's name is a non-empty text, not {vchannel!r}; only an exclusive message may be for"
+                f" all of them"
+            )
+        try:
+            size = len(vchannel.encode())
+        except UnicodeEncodeError:
+            raise InvalidArgument(f"the name {vchannel!r} of a virtual channel cannot be written as UTF-8") from None
+        if size > VCHANNEL_BYTES_MAX:
+            raise InvalidArgument(
+                f"a virtual channel's name has at most {VCHANNEL_BYTES_MAX} bytes, not {size:,}: {vchannel[:40]!r}..."
+            )
+        if len(self.known) >= _KNOWN_MAX:
+            self.known.clear()
+        self.known.add(vchannel)
+
+    def check_message(
+        self, vchannel: str, body: bytes, kind: MessageType, *, exclusive: bool, txn: bytes | None = None
+    ) -> None:
         if type(body) is not bytes or len(body) > self._message_bytes_max:
             self.check_body(body)
-        if vchannel == ALL_VCHANNELS and not exclusive:
-            raise InvalidArgument("a message names its virtual channel; only an exclusive one may be for all of them")
-        if kind is MessageType.TIME_TICK:
-            raise InvalidArgument("time ticks are made by the channel itself; use tick()")
+        if vchannel != ALL_VCHANNELS or not exclusive:
+            self.check_place(vchannel)
+        _check_kind(kind)
+        _check_txn(txn)
 
     def check_batch(
-        self, vchannel: str, rows: pa.RecordBatch | Sequence[bytes]
+        self, vchannel: str, rows: pa.RecordBatch | Sequence[bytes], kind: MessageType, txn: bytes | None
     ) -> tuple[list[bytes] | None, pa.RecordBatch | None, int, int]:
         """The batch as bodies or as Arrow, whichever suits its size; its number of rows; its size."""
         settings = self._settings
         what = f"channel {self._channel!r}: the batch's"
-        if vchannel == ALL_VCHANNELS:
-            raise InvalidArgument("a batch names its virtual channel")
+        self.check_place(vchannel)
+        _check_kind(kind)
+        _check_txn(txn)
+        if kind.is_exclusive:
+            raise InvalidArgument(f"a message of type {kind.name} is appended alone, not in a batch; use append()")
         arrow: pa.RecordBatch | None = rows if isinstance(rows, pa.RecordBatch) else None
         count = len(rows) if arrow is None else arrow.num_rows
         if not count:
@@ -174,6 +205,15 @@ class Requests:
             clash = _SYSTEM_FIELDS.intersection(arrow.schema.names)
             if clash:
                 raise InvalidArgument(f"{what} columns {sorted(clash)} have names that the log uses; rename them")
+            if not arrow.num_columns:
+                raise InvalidArgument(f"{what} rows have no columns; there is nothing to append")
+            for field in arrow.schema:
+                if _has_dictionary(field.type):
+                    raise InvalidArgument(
+                        f"{what} column {field.name!r} is dictionary-encoded; cast it to {field.type.value_type}"
+                        if pa.types.is_dictionary(field.type)
+                        else f"{what} column {field.name!r} holds dictionary-encoded values; cast them first"
+                    )
             self._check_size(what, arrow.nbytes)
             return None, arrow, count, arrow.nbytes
         bodies = list(rows)
@@ -188,3 +228,24 @@ class Requests:
     def _check_size(self, what: str, size: int) -> None:
         if size > self._settings.block_bytes_max:
             raise LimitExceeded(f"{what} size in bytes", size, self._settings.block_bytes_max, "block_bytes_max")
+
+
+def _check_kind(kind: MessageType) -> None:
+    if type(kind) is not MessageType:
+        raise InvalidArgument(f"a message's type is a MessageType, not {kind!r}")
+    if kind is MessageType.TIME_TICK:
+        raise InvalidArgument("time ticks are made by the channel itself; use tick()")
+
+
+def _check_txn(txn: bytes | None) -> None:
+    if txn is not None and (type(txn) is not bytes or len(txn) != TXN_BYTES or not any(txn)):
+        raise InvalidArgument(f"a transaction's id is {TXN_BYTES} bytes, not all of them zero; not {txn!r}")
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    """Whether a type needs dictionaries, which a record batch does not carry with it."""
+    if pa.types.is_dictionary(kind):
+        return True
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_dictionary(kind.storage_type)
+    return any(_has_dictionary(kind.field(index).type) for index in range(kind.num_fields))

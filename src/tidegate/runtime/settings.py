@@ -59,8 +59,8 @@ class LogSettings:
                 raise InvalidArgument(f"setting `{field.name}` is above zero, not {value}")
         if self.batch_rows_max > 1 << 18:
             raise InvalidArgument(f"`batch_rows_max` is at most 262144 (one millisecond), not {self.batch_rows_max}")
-        if self.segment_bytes < 64 << 10 or self.segment_bytes > 1 << 39:
-            raise InvalidArgument(f"`segment_bytes` is from 64 KiB to 512 GiB, not {self.segment_bytes:,}")
+        if self.segment_bytes < 4 << 10 or self.segment_bytes > 1 << 39:
+            raise InvalidArgument(f"`segment_bytes` is from 4 KiB to 512 GiB, not {self.segment_bytes:,}")
         if self.block_bytes_max > 1 << 30 or self.message_bytes_max > self.block_bytes_max:
             raise InvalidArgument("`message_bytes_max` is at most `block_bytes_max`, and that at most 1 GiB")
         if self.in_flight_bytes_max < self.block_bytes_max:

@@ -72,8 +72,8 @@ class SimFile:
             self._hook("write", self._path, done=False)
         except OSError:
             # A failed write may have written any part of its bytes.
-            part = data[: self._disk.rng.randrange(len(data) + 1)]
-            self._put(offset, part)
+            size = self._disk.rng.choice((0, self._disk.rng.randrange(len(data) + 1), len(data)))
+            self._put(offset, data[:size])
             raise
         self._put(offset, data)
         inode.resized = inode.resized or len(inode.durable) != len(inode.data)

@@ -176,6 +176,11 @@ class Node:
         self._auditor.allocated(int(first), count)
         return first
 
+    @property
+    def is_fenced(self) -> bool:
+        """Whether it knows that others have taken over every channel."""
+        return bool(self.channels) and not any(each.writer.is_open for each in self.channels.values())
+
     # Steps
 
     def step(self) -> str:
@@ -233,7 +238,7 @@ class Node:
 
     def append_one(self, channel: NodeChannel, vchannel: str = VCHANNELS[0]) -> str:
         intent = self._auditor.asked(channel.name, 1)
-        body = _body(channel.name, intent, 0) + b"|" + b"x" * self._rng.choice((0, 10, 700))
+        body = _body(channel.name, intent, 0) + b"|" + b"x" * self._rng.choice((0, 10, 700, 6000))
         channel.waiting.append(Waiting(intent, channel.writer.append_async(vchannel, body, timeout_s=0)))
         return "append"
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 import errno
 import hashlib
 import logging
+import re
+import traceback
+from collections import Counter
 from dataclasses import dataclass
 from random import Random
 
@@ -27,7 +30,9 @@ from tidegate.sim.node import Node
 from tidegate.stores.memory_metadata import MemoryMetadataStore, MemoryState
 
 CHANNELS = ("c0", "c1")
-SEGMENT_BYTES = 64 << 10
+_TROUBLE = 25
+"""Disk operations after an error during which a crash is more likely."""
+_NUMBERS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,7 @@ class Outcome:
     crashes: int
     violation: str | None
     trace: tuple[str, ...]
+    marks: Counter[str]
 
 
 class FollowingReader:
@@ -77,7 +83,7 @@ class FollowingReader:
 class World:
     """One run."""
 
-    def __init__(self, seed: int, *, steps: int = 700) -> None:
+    def __init__(self, seed: int, *, steps: int = 700, keep_trace: bool = False) -> None:
         self.seed = seed
         self.rng = Random(seed)
         self.plan = FaultPlan.draw(self.rng)
@@ -89,7 +95,7 @@ class World:
         self.auditor = Auditor(list(CHANNELS))
         self.settings = LogSettings(
             durability="sync" if self.plan.durable else "none",  # type: ignore[arg-type]
-            segment_bytes=SEGMENT_BYTES,
+            segment_bytes=self.rng.choice((8 << 10, 16 << 10, 64 << 10)),
             commit_bytes_max=self.rng.choice((2_000, 8_000, 60_000)),
             batch_rows_max=1000,
             block_bytes_max=1 << 20,
@@ -103,14 +109,19 @@ class World:
         self.crashes = 0
         self._born = 0
         self._nested = False
+        self._trouble = 0
         self._running: Node | None = None
         self._digest = hashlib.blake2b(digest_size=16)
         self._trace: list[str] = []
+        self._keep_trace = keep_trace
+        self.marks: Counter[str] = Counter()
+        """What happened how often, so that a test can tell that it happened at all."""
 
     def note(self, text: str) -> None:
         self._digest.update(text.encode())
+        self.marks[_mark(text)] += 1
         self._trace.append(text)
-        if len(self._trace) > 400:
+        if len(self._trace) > 400 and not self._keep_trace:
             del self._trace[:200]
 
     def is_written(self) -> bool:
@@ -129,12 +140,10 @@ class World:
             violation = str(found)
         except Exception as error:
             violation = f"defect: {type(error).__name__}: {error}"
-            import traceback
-
             self.note(traceback.format_exc())
         return Outcome(
             self.seed, self._digest.hexdigest(), self._steps, self.auditor.acknowledged, self.auditor.deliveries,
-            self.crashes, violation, tuple(self._trace),
+            self.crashes, violation, tuple(self._trace), self.marks,
         )  # fmt: skip
 
     # The scheduler
@@ -159,7 +168,9 @@ class World:
             self._start_node()
             return
         node = rng.choice(active)
-        if rng.random() < plan.kill:
+        if node.is_fenced and rng.random() < 0.2:
+            self._kill(node, "gone: it was fenced")
+        elif rng.random() < plan.kill:
             self._kill(node, "killed")
         elif rng.random() < plan.pause and not node.zombie:
             node.paused_until = rng.randrange(5, 120)
@@ -201,17 +212,20 @@ class World:
         rng = self.rng
         self._born += 1
         name = f"n{self._born}"
+        files = SimFiles(self.disk, lambda op, path, *, done: self._disk_hook(born[0], op, path, done))
+        born: list[Node] = []
         node = Node(
             name,
             rng=Random(rng.getrandbits(64)),
             clock=self.clock,
-            files=SimFiles(self.disk, lambda op, path, *, done: self._disk_hook(node, op, path, done)),
+            files=files,
             store=MemoryMetadataStore(self.clock, self.state, fault=self._store_fault),
             tails=self.tails,
             auditor=self.auditor,
             settings=self.settings,
             note=self.note,
         )
+        born.append(node)
         before, self._running = self._running, node
         try:
             node.start(0.0)
@@ -268,13 +282,20 @@ class World:
         self._interleave(node)
         if node not in self.nodes and self._running is not node:
             return
-        if rng.random() < plan.crash_inside:
+        chance = plan.crash_inside
+        if chance and self._trouble:
+            # Where one thing has gone wrong, the next soon does.
+            self._trouble -= 1
+            chance = max(chance, 0.04)
+        if rng.random() < chance:
             raise Crash(power=bool(plan.power_loss) and rng.random() < 0.5)
         if done:
             return
         if operation in ("write", "create", "rename", "truncate") and rng.random() < plan.write_error:
+            self._trouble = _TROUBLE
             raise OSError(rng.choice((errno.EIO, errno.ENOSPC)), "simulated", path)
         if operation in ("sync", "sync_dir") and rng.random() < plan.sync_error:
+            self._trouble = _TROUBLE
             raise OSError(errno.EIO, "simulated", path)
 
     def _interleave(self, node: Node) -> None:
@@ -398,6 +419,11 @@ class World:
                 pass
             if fresh.reader is None or fresh.reader.after < target:
                 raise Violation(f"liveness: a fresh reader of {name} did not reach tick {target}")
+
+
+def _mark(text: str) -> str:
+    """What a note says, without names and numbers."""
+    return _NUMBERS.sub("#", text.partition(": simulated")[0])
 
 
 def _never(operation: str, path: str, *, done: bool) -> None:

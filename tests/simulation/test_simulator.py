@@ -1,0 +1,112 @@
+"""The simulator holds every promise over many lives, repeats itself, and finds the bugs people make."""
+
+from collections import Counter
+
+import pytest
+from click.testing import CliRunner
+
+from tidegate.cli.simulate import simulate as command
+from tidegate.sim.bugs import BUGS
+from tidegate.sim.world import simulate
+
+CHUNK = 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 500, CHUNK))
+def test_every_promise_holds_under_faults(first):
+    """Promises 1 and 6: order and survival, over crashes, torn disks, jumping clocks and late wakers."""
+    for seed in range(first, first + CHUNK):
+        outcome = simulate(seed)
+        assert outcome.violation is None, (
+            f"{outcome.violation}\nreplay: tidegate simulate --seed {seed} --trace\n" + "\n".join(outcome.trace[-40:])
+        )
+
+
+@pytest.mark.parametrize("seed", [3, 77, 2024])
+def test_the_same_seed_gives_the_same_trace_twice(seed):
+    first, second = simulate(seed), simulate(seed)
+    assert first.digest == second.digest
+    assert first.trace == second.trace
+    assert first.digest != simulate(seed + 1).digest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(BUGS))
+def test_a_planted_bug_is_found(name):
+    """A simulator that cannot fail proves nothing."""
+    with BUGS[name]():
+        for seed in range(100):
+            outcome = simulate(seed)
+            if outcome.violation is not None:
+                return
+    pytest.fail(f"{name} went unnoticed in 100 runs")
+
+
+def test_a_planted_bug_is_gone_afterwards():
+    with BUGS["acknowledge-before-sync"]():
+        pass
+    assert simulate(1).violation is None
+
+
+@pytest.mark.slow
+def test_the_runs_meet_what_they_are_meant_to_meet():
+    """Each mark is something that must have happened for the runs to mean anything."""
+    marks: Counter[str] = Counter()
+    for seed in range(120):
+        marks.update(simulate(seed).marks)
+    missing = [mark for mark in MUST_HAPPEN if not any(mark in each for each in marks)]
+    assert not missing, f"never happened in 120 runs: {missing}"
+
+
+MUST_HAPPEN = [
+    "ack # # #",
+    "refused # DiskFull",
+    "refused # StorageFailed",
+    "unknown # OutcomeUnknown",
+    "unknown # Fenced",
+    "unknown # NotLeader",
+    "append batch of #",
+    "append exclusive",
+    "append reserved, later",
+    "release",
+    "transaction COMMIT",
+    "reads # from memory",
+    "meanwhile c# write",
+    "meanwhile c# finish",
+    "seal failed",
+    "seal",
+    "sync failed: StorageFailed",
+    "write failed: DiskFull",
+    "cut #, discarded #",
+    "dies while opening",
+    "is killed inside a step",
+    "hangs",
+    "wakes up",
+    "power is lost",
+    "the wall clock jumps by -#",
+    "the disk is full",
+    "oracle StoreUnavailable",
+]
+
+
+def test_the_command_says_that_all_held():
+    result = CliRunner().invoke(command, ["--seeds", "4", "--jobs", "1"])
+    assert result.exit_code == 0, result.output
+    assert "every promise held" in result.output
+
+
+def test_a_failing_run_prints_the_command_that_replays_it():
+    arguments = ["--seeds", "3", "--jobs", "1", "--bug", "reorder-buffer-keeps-physical-order"]
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code == 1
+    assert "replay: tidegate simulate --seed 0 --bug reorder-buffer-keeps-physical-order --trace" in result.output
+    again = CliRunner().invoke(command, ["--seed", "0", "--bug", "reorder-buffer-keeps-physical-order"])
+    assert again.exit_code == 1
+    assert "BROKEN" in again.output
+    assert "the same twice" in again.output
+
+
+def test_seed_and_seeds_together_are_wrong_usage():
+    result = CliRunner().invoke(command, ["--seed", "1", "--seeds", "2"])
+    assert result.exit_code == 2
