@@ -99,7 +99,7 @@ class SegmentWriter:
         self.messages = 0
         self.blocks = 0
         self.broken = False
-        """A write failed and the log could not be cut yet; the next write has to cut it first."""
+        """Nothing more may be written to the open segment: the next write has to roll first."""
         self.closed: list[Closed] = []
         """Segments to be sealed."""
 
@@ -188,6 +188,7 @@ class SegmentWriter:
             previous_end=previous_end,
             created_ms=self._wall_ms(),
         )
+        was_broken = self.broken
         present = self._files.names(self.directory)
         for name in (new.name, new.index_name):
             if name in present:
@@ -204,9 +205,13 @@ class SegmentWriter:
             file.close()
             if index_file is not None:
                 index_file.close()
-            # Removing it gives the disk its room back; if that fails too, the next attempt removes it.
+            # Its header says where the open segment ends, and a loss of power may bring its name back. So either
+            # it is gone for good, or nothing more is written to the open segment.
+            self.broken = True
             with suppress(OSError):
                 self._files.remove(self.path(new.name))
+                self._files.sync_dir(self.directory)
+                self.broken = was_broken
             raise
         current = self._current_term()
         if current != self.term:
