@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import statistics
 import subprocess
@@ -28,6 +29,7 @@ def open_time(report: Report, work: Work) -> None:
     large, small = work.directory / "large", work.directory / "small"
     _fill(large, large_mb)
     _fill(small, small_mb)
+    os.sync()  # What filling left to be written back would be waited for by the first that are opened.
 
     def nothing(path: Path) -> None:
         """The last round closed it cleanly."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import Final
 
 from tidegate.bench.log_append import row_writer
 from tidegate.bench.report import Report, alternate
+from tidegate.bench.sqlite_writer import connect
 from tidegate.bench.work import CHANNEL, ROW, VCHANNEL, Work, alternate_rates, rate
 
 _PROCESSES: Final = 8
@@ -71,18 +71,10 @@ def batches(report: Report, work: Work) -> None:
     )
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, isolation_level=None, timeout=60)
-    database.execute("PRAGMA journal_mode=WAL")
-    database.execute("PRAGMA synchronous=FULL")
-    database.execute("CREATE TABLE IF NOT EXISTS rows (id INTEGER PRIMARY KEY, body BLOB NOT NULL)")
-    return database
-
-
 @contextmanager
 def _sqlite_processes(path: Path) -> Iterator[list[subprocess.Popen[str]]]:
     connect(path).close()
-    command = [sys.executable, "-m", "tidegate.bench.log_sqlite", str(path)]
+    command = [sys.executable, "-m", "tidegate.bench.sqlite_writer", str(path), str(len(ROW))]
     processes = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(_PROCESSES)
     ]
@@ -110,21 +102,3 @@ def _answer(process: subprocess.Popen[str]) -> str:
     if not line:
         raise RuntimeError("a process of the SQLite side died")
     return line
-
-
-def _serve(path: Path) -> None:
-    """One writing process: told when to begin and how long to go on, it answers with its rows a second."""
-    with closing(connect(path)) as database:
-        print("ready", flush=True)
-        for line in sys.stdin:
-            start, seconds = map(float, line.split())
-            time.sleep(max(start - time.monotonic(), 0))
-            count, end = 0, start + seconds
-            while time.monotonic() < end:
-                database.execute("INSERT INTO rows (body) VALUES (?)", (ROW,))
-                count += 1
-            print(count / (time.monotonic() - start), flush=True)
-
-
-if __name__ == "__main__":
-    _serve(Path(sys.argv[1]))
