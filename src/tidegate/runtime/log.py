@@ -16,13 +16,23 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Event, Lock, RLock, Thread
 from typing import Any, Final
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.errors import Closed, Corruption, InUse, InvalidArgument, LimitExceeded, NotFound, TidegateError
+from tidegate.errors import (
+    Closed,
+    Corruption,
+    InUse,
+    InvalidArgument,
+    LimitExceeded,
+    NotFound,
+    NotLeader,
+    TidegateError,
+)
 from tidegate.log.message import NO_POSITION, MessageType, Position, Term
 from tidegate.ports.clock import Clock, SystemClock
 from tidegate.ports.metadata import MetadataStore
@@ -132,10 +142,11 @@ class Log:
         self._to_seal: list[tuple[str, ClosedSegment]] = []
         self._sealing = Lock()
         self._troubles: dict[str, str] = {}
-        owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._leading = Lock()
+        owner = _owner()
         try:
             self._store: MetadataStore = SqliteMetadataStore(str(self.path / _STORE))
-            self.oracle: Final = Oracle(self._store, self._clock, owner=owner)
+            self.oracle = Oracle(self._store, self._clock, owner=owner)
             self.oracle.start()
         except BaseException:
             os.close(self._lock_file)
@@ -190,7 +201,7 @@ class Log:
             files=self._files,
             directory=name,
             tail=SharedTail(self.path / "log" / name),
-            allocate=self.oracle.allocate,
+            allocate=self.allocate,
             wall_ms=self._clock.wall_ms,
             settings=self.settings,
         )
@@ -206,6 +217,29 @@ class Log:
         self._unexamined.append(name)
         self._wake.set()
         return writer
+
+    def allocate(self, count: int = 1) -> Timestamp:
+        """The first of `count` consecutive Timestamps."""
+        try:
+            return self.oracle.allocate(count)
+        except NotLeader:
+            self._lead_again()
+            return self.oracle.allocate(count)
+
+    def _lead_again(self) -> None:
+        """After the lease was lost, as when the machine slept: take it back, if nobody else has it.
+
+        Channels that somebody else has taken over meanwhile stay fenced all the same.
+        """
+        with self._leading:
+            if self._stop.is_set() or self.oracle.status()["state"] == "Leading":
+                return
+            self.oracle.close()  # It hands out nothing any more; what it may still hold is let go.
+            oracle = Oracle(self._store, self._clock, owner=_owner())
+            oracle.start(timeout_s=0.0)
+            oracle.run()
+            self.oracle = oracle
+            _logger.warning("%s: the oracle's lease had run out and was taken again", self.path)
 
     def _next_term(self, name: str) -> Term:
         """Take the next term. Terms come from the metadata store, one at a time, and are never given twice."""
@@ -379,7 +413,8 @@ class Log:
         if self._stop.is_set():
             return
         for writer in self._open_writers():
-            writer.tick(force=True)
+            with suppress(TidegateError):  # Without a last tick readers wait for the next opening; nothing is lost.
+                writer.tick(force=True)
         self._stop.set()
         self._wake.set()
         for thread in self._threads:
@@ -395,6 +430,11 @@ class Log:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _owner() -> str:
+    """A name that no other handle has."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 def _make_directory(path: Path) -> None:
