@@ -30,7 +30,7 @@ def log() -> None:
     """
 
 
-@log.command()
+@log.command(short_help="Show channels: term, segments, messages, last tick, position.")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.argument("channel", required=False)
 @json_option
@@ -108,7 +108,7 @@ def _as_dict(each: ChannelView, writer: str | None) -> dict[str, Any]:
     }
 
 
-@log.command()
+@log.command(short_help="List the segments of a channel.")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.argument("channel")
 @json_option

@@ -21,7 +21,7 @@ _FOLLOW_WAIT_S: Final = 0.2
 _BODY_MIN: Final = 20
 
 
-@click.command("print")
+@click.command("print", short_help="Print messages in TimeTick order; --follow goes on.")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.argument("channel")
 @click.option("--from", "position", type=click.IntRange(min=0), metavar="POSITION", help="Start at this position.")

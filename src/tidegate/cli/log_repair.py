@@ -22,7 +22,7 @@ from tidegate.runtime.verify import Problem, Repaired
 from tidegate.runtime.verify import repair as repair_segment
 
 
-@click.command()
+@click.command(short_help="Rewrite damaged segments with all that can be read.")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.argument("channel")
 @click.option("--yes", is_flag=True, help="Repair without asking.")

@@ -22,7 +22,7 @@ from tidegate.runtime.verify import verify as verify_channel
 DAMAGED: Final = 3
 
 
-@click.command()
+@click.command(short_help="Read everything and list what is damaged.")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.argument("channel", required=False)
 @json_option

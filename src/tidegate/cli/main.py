@@ -70,9 +70,13 @@ class LazyGroup(click.Group):
             _silence(sys.stdout)
             ctx.exit(PIPE_CLOSED)
         except OSError as error:
-            if error.filename is None:
-                raise
-            raise Failure(f"{error.filename}: {error.strerror}; check the path and its permissions") from error
+            raise Failure(_explain(error)) from error
+
+
+def _explain(error: OSError) -> str:
+    if error.filename is None:
+        return f"{error.strerror or error}; the output could not be written, or a file could not be read"
+    return f"{error.filename}: {error.strerror}; check the path and its permissions"
 
 
 def _silence(stream: TextIO) -> None:
@@ -115,11 +119,13 @@ def tidegate() -> None:
 
 def main() -> None:
     """The entry point of the installed command."""
-    for stream in (sys.stdout, sys.stderr):
-        # A body may hold characters that the terminal's encoding lacks; show them escaped rather than fail.
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="backslashreplace")
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # It was closed before we were started.
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
+        elif hasattr(stream, "reconfigure"):
+            # A body may hold characters that the terminal's encoding lacks; show them escaped rather than fail.
+            stream.reconfigure(errors="backslashreplace")
     try:
         try:
             tidegate(prog_name="tidegate")
@@ -130,6 +136,10 @@ def main() -> None:
     except BrokenPipeError:
         _silence(sys.stdout)
         sys.exit(PIPE_CLOSED)
+    except OSError as error:
+        _silence(sys.stdout)
+        Failure(_explain(error)).show()
+        sys.exit(Failure.exit_code)
 
 
 if __name__ == "__main__":

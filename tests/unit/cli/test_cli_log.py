@@ -348,6 +348,12 @@ class TestErrors:
         result = run("log", "print", small, "orders")
         assert result.exit_code == 1 and "tidegate log verify" in result.stderr
 
+    @pytest.mark.parametrize(("target", "code"), [("/dev/full", 1), ("&-", 0)])
+    def test_an_output_that_takes_nothing_gives_no_traceback(self, small: Path, target: str, code: int) -> None:
+        command = " ".join([*COMMAND, "log", "print", str(small), "orders", f">{target}"])
+        found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        assert found.returncode == code and "Traceback" not in found.stderr
+
     def test_an_unreadable_file_is_named(self, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(self: LogFiles) -> list[str]:
             raise PermissionError(13, "Permission denied", "/secret")
