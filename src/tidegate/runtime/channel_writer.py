@@ -550,7 +550,9 @@ class ChannelWriter:
             _logger.exception("channel %r: a commit met a defect", self.name)
             cut = self.abandon(commit, OSError(errno.EIO, str(error)))
             known = not isinstance(cut, StorageFailed)
-            self.finish(commit, cut if known else InvariantBroken(f"channel {self.name!r}: {error!r}; nothing was written"))
+            self.finish(
+                commit, cut if known else InvariantBroken(f"channel {self.name!r}: {error!r}; nothing was written")
+            )
         else:
             self.finish(commit)
 
@@ -844,6 +846,11 @@ class ChannelWriter:
             )
         latest = self._buffer.latest
         return latest if int(latest.time_tick) > after else None
+
+    @property
+    def latest_tick(self) -> Tick:
+        """The newest tick, persisted or not."""
+        return self._buffer.latest
 
     def read_buffer(self, after: int) -> tuple[list[Ticked] | Evicted, Tick]:
         """What the write-ahead buffer has above tick `after`, and the newest tick."""

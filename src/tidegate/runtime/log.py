@@ -44,6 +44,7 @@ from tidegate.runtime.retention import SegmentFacts, facts, remove_old
 from tidegate.runtime.sealer import seal
 from tidegate.runtime.segments import Closed as ClosedSegment
 from tidegate.runtime.settings import Durability, LogSettings
+from tidegate.runtime.watermarks import Watermarks
 from tidegate.stores.local_files import LocalFiles
 from tidegate.stores.shared_tail import SharedTail
 from tidegate.stores.sqlite_metadata import SqliteMetadataStore
@@ -61,8 +62,10 @@ class LogStatus:
 
     path: str
     oracle: dict[str, Any]
+    watermark: dict[str, Any]
     channels: dict[str, dict[str, Any]]
-    threads: dict[str, str]
+    troubles: dict[str, str]
+    """What background work failed at last, and why; empty when all is well."""
 
 
 class LogFiles:
@@ -135,6 +138,7 @@ class Log:
         self._lock_file = _lock(self.path, takeover=takeover)
         self._guard = RLock()
         self._writers: dict[str, ChannelWriter] = {}
+        self.watermarks: Final = Watermarks()
         self._stop = Event()
         self._wake = Event()
         self._unexamined: list[str] = []
@@ -364,6 +368,18 @@ class Log:
                     self._trouble(f"tick {writer.name}", str(error))
                 else:
                     self._troubles.pop(f"tick {writer.name}", None)
+            self._collect_watermark()
+
+    def _collect_watermark(self) -> None:
+        try:
+            # The timestamp first: what is not in flight when it is taken has arrived or will be above it.
+            now = self.allocate()
+            ticks = {writer.name: writer.latest_tick.time_tick for writer in self._open_writers()}
+            self.watermarks.collect(ticks, now)
+        except TidegateError as error:
+            self._trouble("watermark", str(error))
+        else:
+            self._troubles.pop("watermark", None)
 
     def _maintain_loop(self) -> None:
         interval = _MAINTAIN_EVERY_S
@@ -402,7 +418,7 @@ class Log:
         """Everything that waits, and on what."""
         with self._guard:
             channels = {name: asdict(writer.status()) for name, writer in sorted(self._writers.items())}
-        return LogStatus(str(self.path), self.oracle.status(), channels, dict(self._troubles))
+        return LogStatus(str(self.path), self.oracle.status(), self.watermarks.status(), channels, dict(self._troubles))
 
     def _check_open(self) -> None:
         if self._stop.is_set():
