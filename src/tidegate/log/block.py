@@ -148,12 +148,11 @@ def encode_rows(
 def encode_arrow(stamp: Stamp, rows: pa.RecordBatch, kind: int, vchannel: str, *, txn: bytes | None = None) -> Encoded:
     """Encode one record batch whose rows are messages of one type in one virtual channel."""
     flags = 0
-    names, arrays = list(rows.schema.names), list(rows.columns)
     if txn is not None:
         flags |= HAS_TXNS
-        names.append("_txn")
-        arrays.append(pa.repeat(pa.scalar(txn, pa.binary(16)), rows.num_rows))
-        rows = pa.RecordBatch.from_arrays(arrays, names)
+        ids = pa.repeat(pa.scalar(txn, pa.binary(16)), rows.num_rows)
+        schema = rows.schema.append(pa.field("_txn", ids.type))
+        rows = pa.RecordBatch.from_arrays([*rows.columns, ids], schema=schema)
     return _encode_arrow(stamp, rows, flags, kind, (vchannel,), None)
 
 
@@ -179,7 +178,10 @@ def encode_merged(stamp: Stamp, batch: Batch) -> Encoded:
         )
     rows = pa.RecordBatch.from_arrays(
         [*batch.rows.columns, *columns.values()],
-        schema=pa.schema([*batch.rows.schema, *(pa.field(name, c.type) for name, c in columns.items())]),
+        schema=pa.schema(
+            [*batch.rows.schema, *(pa.field(name, c.type) for name, c in columns.items())],
+            metadata=batch.rows.schema.metadata,
+        ),
     )
     return _encode_arrow(stamp, rows, flags, first_type, batch.vchannels, batch)
 
@@ -351,7 +353,8 @@ def _decode_arrow(
         width -= len(extra)
         for index, name in enumerate(extra):
             system[name] = rows.column(width + index)
-        rows = pa.RecordBatch.from_arrays(rows.columns[:width], schema=pa.schema(list(rows.schema)[:width]))
+        schema = pa.schema(list(rows.schema)[:width], metadata=rows.schema.metadata)
+        rows = pa.RecordBatch.from_arrays(rows.columns[:width], schema=schema)
     txns = None
     if flags & HAS_TXNS:
         column = system["_txn"]

@@ -237,6 +237,7 @@ class ChannelWriter:
             if self._thread is not None:
                 self._room.wait_for(lambda: not (self._queue or self._writing), timeout_s)
             left = self._drop_queue(self._closed or Closed(self.name))
+            self._room.notify_all()
         for each in left:
             each.wake()
         if self._thread is not None:

@@ -1,0 +1,42 @@
+"""Fixtures that several test modules share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers import Calls, Rig
+from tidegate.runtime.log import Log
+from tidegate.runtime.settings import LogSettings
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path)
+    yield rig
+    rig.close()
+
+
+@pytest.fixture
+def open_log(tmp_path: Path) -> Iterator[Callable[..., Log]]:
+    """Opens the log of this test; whatever is still open at its end is closed."""
+    opened: list[Log] = []
+
+    def open_(path: str | Path | None = None, *, takeover: bool = False, **settings: Any) -> Log:
+        settings.setdefault("segment_bytes", 64 << 10)
+        settings.setdefault("tick_interval_ms", 5)
+        log = Log(path or tmp_path / "log", settings=LogSettings(**settings), takeover=takeover)
+        opened.append(log)
+        return log
+
+    yield open_
+    for log in reversed(opened):
+        log.close()
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return Calls()
