@@ -76,24 +76,25 @@ def read_all(reader):
 
 
 def test_a_reader_in_memory_misses_nothing_after_a_long_hold():
-    """More was written under a held watermark than the buffer keeps, and a tick fell in between."""
+    """More was written under a held watermark than the buffer keeps, and a tick below it fell in between."""
     machine = Machine(buffer_bytes_max=2_000)
     writer = machine.open()
     reader = machine.reader(writer)
     assert read_all(reader) == []
     assert reader.tailing
-    first = writer.append_async("v", b"before the hold")
+    early = writer.reserve("v")
+    writer.append_async("v", b"between the holds")
     write_all(writer)
-    assert first.done()
-    hold = writer.reserve("v")
+    late = writer.reserve("v")
     sent = [b"%02d" % number + b"x" * 500 for number in range(8)]
     for body in sent:
         writer.append_async("v", body)
         write_all(writer)
+    early.release()
     writer.tick()
     write_all(writer)
-    assert read_all(reader) == [b"before the hold"]
-    hold.release()
+    assert read_all(reader) == [b"between the holds"]
+    late.release()
     writer.tick()
     write_all(writer)
     assert read_all(reader) == sent
@@ -146,9 +147,9 @@ def test_last_confirmed_does_not_pass_a_transaction_that_began_in_the_same_group
 
 
 def test_a_tick_without_a_timestamp_does_not_fail_a_finished_append():
-    machine = Machine(buffer_bytes_max=1_000)
+    machine = Machine(buffer_bytes_max=10_000)
     writer = machine.open()
-    done = writer.append_async("v", b"x" * 2_000)
+    done = writer.append_async("v", b"x" * 6_000)  # More than half of the buffer: a tick is due.
     commit = writer.next_commit()
 
     def deposed(number):
