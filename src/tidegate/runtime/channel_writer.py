@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,17 +36,18 @@ from tidegate.errors import (
     TidegateError,
     WaitTimeout,
 )
-from tidegate.log import block
-from tidegate.log.append_locks import AppendLocks
 from tidegate.log.channel import Append, Channel, ChannelStatus, TickPlan, Visible
-from tidegate.log.last_confirmed import AllResolved, Session
+from tidegate.log.last_confirmed import Session
 from tidegate.log.message import ALL_VCHANNELS, MessageType, Position, Term, Tick
-from tidegate.log.write_ahead_buffer import Evicted, Ticked, WriteAheadBuffer
+from tidegate.log.write_ahead_buffer import Evicted, Ticked
 from tidegate.ports.files import Files
 from tidegate.ports.tail import Tail, address
-from tidegate.runtime.commit import ROW_OVERHEAD, Commit, Requests
+from tidegate.runtime.append_queue import AppendQueue
+from tidegate.runtime.commit import ROW_OVERHEAD, Commit, Requests, session_of
 from tidegate.runtime.companions import Companions
 from tidegate.runtime.pending import Appended, PendingAppend
+from tidegate.runtime.recent_blocks import RecentBlocks
+from tidegate.runtime.reservation import Reservation
 from tidegate.runtime.segments import Recovered, SegmentWriter
 from tidegate.runtime.settings import Durability, LogSettings
 
@@ -56,46 +56,6 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TICK_BYTES: Final = 16 << 20
 """Bytes after which a tick is due, whatever the time."""
 _UNUSUAL: Final = (MessageType.TIME_TICK, MessageType.DDL)
-
-
-class Reservation:
-    """A TimeTick taken before its message is there: the channel's watermark stays below it until it is used.
-
-    For a writer that must know its place in time before it writes, such as the second step of a transaction.
-    """
-
-    def __init__(self, writer: ChannelWriter, vchannel: str, held: Append) -> None:
-        self._writer = writer
-        self._vchannel = vchannel
-        self._held: Append | None = held
-        self.time_tick: Final = Timestamp(held.first)
-
-    def append_async(
-        self,
-        body: bytes,
-        *,
-        kind: MessageType = MessageType.INSERT,
-        at: Timestamp | None = None,
-        txn: bytes | None = None,
-    ) -> PendingAppend:
-        """Write the message at the reserved TimeTick, or at a later one taken from the oracle since."""
-        if self._held is None:
-            raise InvalidArgument(f"the reservation at {self.time_tick} was used already")
-        self._writer._check_held(self._held, self._vchannel, body, kind=kind, at=at, txn=txn)
-        held, self._held = self._held, None
-        return self._writer._append_held(held, self._vchannel, body, kind=kind, at=at, txn=txn)
-
-    def release(self) -> None:
-        """Give the TimeTick back unused. It blocks nobody from now on."""
-        if self._held is not None:
-            held, self._held = self._held, None
-            self._writer._release_held(held, self._vchannel)
-
-    def __enter__(self) -> Reservation:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,26 +132,18 @@ class ChannelWriter:
         self._mutex = Lock()
         self._room = Condition(self._mutex)
         self._ticked = Condition(Lock())
-        self._queue: deque[PendingAppend] = deque()
-        self._queued_special = 0
-        """Exclusive, held and tick items in the queue; without any, the whole queue may be taken as it is."""
-        self._locks = AppendLocks()
+        self._queue = AppendQueue(settings)
+        self._locks = self._queue.locks
         self._companions = Companions()
         self._writing = False
         self._closed: TidegateError | None = None
-        self._in_flight_bytes = 0
-        self._unticked: list[block.Encoded] = []
-        """Blocks no tick has covered yet."""
-        self._unticked_bytes = 0
-        self._lost_to = 0
-        """Up to this TimeTick they were too many to keep; readers will find them in the files."""
         self._last_error: str | None = None
         self._thread: Thread | None = None
         self.on_exclusive: Callable[[str, Timestamp], None] | None = None
         """Called after an exclusive append, while its virtual channel is still held: transactions open there fail."""
         first = self._append_first_tick()
         self._machine = Channel(name, term, first.time_tick, first.position)
-        self._buffer = WriteAheadBuffer(first, bytes_max=settings.buffer_bytes_max, age_max_s=settings.buffer_age_max_s)
+        self._recent = RecentBlocks(first, settings)
 
     # Opening and closing
 
@@ -291,13 +243,12 @@ class ChannelWriter:
         item = self._message(vchannel, body, kind, exclusive, txn, session)
         # What `_enqueue` does, without the calls: this is the path of many small appends.
         with self._mutex:
-            in_flight = self._in_flight_bytes + item.size
+            queue = self._queue
+            in_flight = queue.in_flight_bytes + item.size
             if self._writing and self._closed is None and in_flight <= self._in_flight_max and not item.exclusive:
-                self._in_flight_bytes = in_flight
-                self._queue.append(item)
-                if not self._companions.waiting:
-                    return item
-                if len(self._queue) >= self._companions.expected:
+                queue.in_flight_bytes = in_flight
+                queue.items.append(item)
+                if self._companions.waiting and len(queue.items) >= self._companions.expected:
                     self._companions.arrived()
                 return item
         if self._enqueue(item, timeout_s):
@@ -338,8 +289,7 @@ class ChannelWriter:
         with self._mutex:
             while True:
                 self._check_open()
-                queued = any(each.exclusive and each.vchannel in (vchannel, ALL_VCHANNELS) for each in self._queue)
-                if not queued and self._locks.try_shared(vchannel):
+                if not self._queue.wanted_alone(vchannel) and self._locks.try_shared(vchannel):
                     break
                 self._wait_for_room(deadline, f"virtual channel {vchannel!r} is wanted by an exclusive append")
             try:
@@ -453,19 +403,16 @@ class ChannelWriter:
             if self._closed is not None:
                 raise self._closed
             limit = self._in_flight_max
-            if self._in_flight_bytes + item.size > limit:
+            if self._queue.in_flight_bytes + item.size > limit:
                 deadline = None if timeout_s is None else self._monotonic() + timeout_s
-                while self._in_flight_bytes and self._in_flight_bytes + item.size > limit:
-                    why = f"channel {self.name!r} has {self._in_flight_bytes:,} bytes in flight"
+                while (used := self._queue.in_flight_bytes) and used + item.size > limit:
+                    why = f"channel {self.name!r} has {used:,} bytes in flight"
                     self._wait_for_room(deadline, f"{why}, and `in_flight_bytes_max` is {limit:,}")
                     self._check_open()
             return self._push(item)
 
     def _push(self, item: PendingAppend) -> bool:
-        if item.exclusive or item.held is not None or item.plan is not None:
-            self._queued_special += 1
-        self._queue.append(item)
-        self._in_flight_bytes += item.size
+        self._queue.push(item)
         if self._writing:
             if self._companions.waiting and len(self._queue) >= self._companions.expected:
                 self._companions.arrived()
@@ -511,7 +458,7 @@ class ChannelWriter:
                 if not self._queue:
                     self._go_idle()
                     return
-                successor = next((each for each in self._queue if each.waits), None)
+                successor = self._queue.first_waiting()
                 if successor is not None:
                     successor.leads = True
             if successor is not None:
@@ -564,7 +511,7 @@ class ChannelWriter:
 
         Allocating and entering the machine are one step under the mutex, so that no tick can slip between.
         """
-        items = self._admit()
+        items = self._queue.admit()
         if not items:
             return None
         commit = Commit(items)
@@ -583,7 +530,7 @@ class ChannelWriter:
             self._release_exclusive(plain)
             return commit
         names = tuple({each.vchannel: None for each in plain})
-        append = self._machine.allocate(first, count, names, _session(plain))
+        append = self._machine.allocate(first, count, names, session_of(plain))
         commit.append, commit.plain = append, plain
         for each in plain:
             each.first_tick = first
@@ -595,55 +542,6 @@ class ChannelWriter:
         for each in items:
             if each.exclusive:
                 self._locks.release_exclusive(each.vchannel)
-
-    def _admit(self) -> list[PendingAppend]:
-        """Take items off the queue, in order within each virtual channel, up to the size of a commit."""
-        queue = self._queue
-        limit, rows_max = self._settings.commit_bytes_max, self._settings.batch_rows_max
-        items: list[PendingAppend] = []
-        size = rows = 0
-        if not self._queued_special and self._locks.is_idle:
-            while queue and (not items or (size + queue[0].size <= limit and rows + queue[0].count <= rows_max)):
-                each = queue.popleft()
-                size += each.size
-                rows += each.count
-                items.append(each)
-            return items
-        rest: deque[PendingAppend] = deque()
-        blocked: set[str] = set()
-        inside: set[str] = set()
-        for each in queue:
-            if items and (size + each.size > limit or rows + each.count > rows_max):
-                blocked.add(ALL_VCHANNELS)
-            if not self._may_enter(each, blocked, inside):
-                blocked.add(each.vchannel)
-                rest.append(each)
-                continue
-            inside.add(each.vchannel)
-            size += each.size
-            rows += each.count
-            items.append(each)
-            if each.exclusive or each.held is not None or each.plan is not None:
-                self._queued_special -= 1
-            if each.exclusive:
-                blocked.add(each.vchannel)
-        self._queue = rest
-        return items
-
-    def _may_enter(self, each: PendingAppend, blocked: set[str], inside: set[str]) -> bool:
-        """Whether an item may join the commit; an exclusive one takes its lock here."""
-        if each.held is not None:
-            return True  # It has its place already, and whoever waits to be alone waits for it.
-        if ALL_VCHANNELS in blocked:
-            return False
-        if each.plan is not None:
-            return True
-        if each.vchannel in blocked:
-            return False
-        if each.exclusive:
-            alone = not inside if each.vchannel == ALL_VCHANNELS else each.vchannel not in inside
-            return alone and self._locks.try_exclusive(each.vchannel)
-        return self._locks.may_share(each.vchannel)
 
     def write(self, commit: Commit) -> None:
         """Encode the commit and write it, in a new segment when the open one is full or broken.
@@ -714,7 +612,7 @@ class ChannelWriter:
                 each.wake()
         if commit.tick is not None:
             self._announce_tick()
-        elif self._unticked_bytes > self._tick_bytes and error is None:
+        elif self._recent.waiting_bytes > self._tick_bytes and error is None:
             # Readers hold back what no tick covers; a fast writer ticks more often, so that they hold little.
             # If there is no timestamp for it now, the next tick in turn will do: the commit is done in any case.
             with suppress(TidegateError):
@@ -722,7 +620,7 @@ class ChannelWriter:
 
     def _accept(self, commit: Commit) -> None:
         segments, machine = self._segments, self._machine
-        tick_block, tick = commit.tick_block, commit.tick
+        tick = commit.tick
         segments.commit(
             commit.blocks,
             position=commit.last_position,
@@ -737,13 +635,7 @@ class ChannelWriter:
             last = commit.plain[-1]
             first = commit.plain[0].position
             machine.acknowledge(commit.append, last.position + last.count - 1, first_position=first)
-        for each in commit.blocks:
-            if each is not tick_block:
-                self._unticked.append(each)
-                self._unticked_bytes += each.size
-        if self._unticked_bytes > self._settings.buffer_bytes_max:
-            self._lost_to = max(self._lost_to, *[each.last_time_tick for each in self._unticked])
-            self._unticked, self._unticked_bytes = [], 0
+        self._recent.keep(each for each in commit.blocks if each is not commit.tick_block)
         self._release_special(commit, failed=False)
         if tick is not None and tick.plan is not None:
             self._tick_done(tick.plan, Position(tick.position))
@@ -770,20 +662,16 @@ class ChannelWriter:
                     self.on_exclusive(each.vchannel, Timestamp(each.first_tick))
                 self._locks.release_exclusive(each.vchannel)
 
-    def _settle(self, items: Sequence[PendingAppend], error: TidegateError | None) -> None:
-        size = 0
+    def _settle(self, items: list[PendingAppend], error: TidegateError | None) -> None:
         for each in items:
-            size += each.size
             if error is not None:
                 each.error = error
             each.is_done = True
-        self._in_flight_bytes -= size
+        self._queue.settled(items)
 
     def _drop_queue(self, error: TidegateError) -> list[PendingAppend]:
         """Fail everything that waits; the caller wakes it."""
-        dropped = list(self._queue)
-        self._queue.clear()
-        self._queued_special = 0
+        dropped = self._queue.drop()
         for each in dropped:
             if each.held is not None:
                 self._machine.fail(each.held)
@@ -819,20 +707,7 @@ class ChannelWriter:
     def _tick_done(self, plan: TickPlan, position: Position) -> None:
         self._machine.tick_appended(plan)
         tick = Tick(plan.time_tick, position, plan.last_confirmed, plan.persist)
-        if not plan.persist:
-            self._buffer.advance(tick)
-        else:
-            ready = [each for each in self._unticked if each.last_time_tick <= plan.time_tick]
-            if ready:
-                ready.sort(key=lambda each: each.first_time_tick)
-                self._unticked = [each for each in self._unticked if each.last_time_tick > plan.time_tick]
-                self._unticked_bytes = sum([each.size for each in self._unticked])
-            if self._lost_to:
-                self._buffer.skip(tick)
-                if plan.time_tick >= self._lost_to:
-                    self._lost_to = 0
-            else:
-                self._buffer.push(tick, ready, self._monotonic())
+        self._recent.ticked(tick, self._monotonic())
         self._slot.publish_tick(int(plan.time_tick))
 
     def _announce_tick(self) -> None:
@@ -843,20 +718,20 @@ class ChannelWriter:
         """The newest tick, once there is one above `after`; None when the time is up or the channel closed."""
         with self._ticked:
             self._ticked.wait_for(
-                lambda: int(self._buffer.latest.time_tick) > after or self._closed is not None, timeout_s
+                lambda: int(self._recent.latest.time_tick) > after or self._closed is not None, timeout_s
             )
-        latest = self._buffer.latest
+        latest = self._recent.latest
         return latest if int(latest.time_tick) > after else None
 
     @property
     def latest_tick(self) -> Tick:
         """The newest tick, persisted or not."""
-        return self._buffer.latest
+        return self._recent.latest
 
     def read_buffer(self, after: int) -> tuple[list[Ticked] | Evicted, Tick]:
         """What the write-ahead buffer has above tick `after`, and the newest tick."""
         with self._mutex:
-            return self._buffer.read_after(after), self._buffer.latest
+            return self._recent.read_after(after), self._recent.latest
 
     def visible(self, vchannel: str) -> Visible:
         """How far a virtual channel has come. Asking for what no tick covers yet makes one come soon."""
@@ -876,8 +751,8 @@ class ChannelWriter:
             return WriterStatus(
                 channel=self._machine.status(),
                 queued=len(self._queue),
-                in_flight_bytes=self._in_flight_bytes,
-                buffered_bytes=self._buffer.nbytes,
+                in_flight_bytes=self._queue.in_flight_bytes,
+                buffered_bytes=self._recent.nbytes,
                 segment=segments.id.name,
                 offset=segments.offset,
                 durable_to=segments.synced,
@@ -896,11 +771,3 @@ class ChannelWriter:
         with self._mutex:
             if segments.id == number:
                 segments.mark_synced(offset)
-
-
-def _session(items: Sequence[PendingAppend]) -> Session | None:
-    """The transactions among the items, as one."""
-    sessions = [each.session for each in items if each.session is not None]
-    if len(sessions) > 1:
-        return AllResolved(sessions)
-    return sessions[0] if sessions else None

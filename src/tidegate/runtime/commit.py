@@ -12,6 +12,7 @@ from tidegate.log import block
 from tidegate.log.batch import body_rows
 from tidegate.log.block import Encoded, Stamp
 from tidegate.log.channel import Append
+from tidegate.log.last_confirmed import AllResolved, Session
 from tidegate.log.message import ALL_VCHANNELS, MessageType
 from tidegate.runtime.pending import PendingAppend
 from tidegate.runtime.segments import SegmentWriter
@@ -249,3 +250,11 @@ def _has_dictionary(kind: pa.DataType) -> bool:
     if isinstance(kind, pa.BaseExtensionType):
         return _has_dictionary(kind.storage_type)
     return any(_has_dictionary(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def session_of(items: Sequence[PendingAppend]) -> Session | None:
+    """The transactions among the items, as one."""
+    sessions = [each.session for each in items if each.session is not None]
+    if len(sessions) > 1:
+        return AllResolved(sessions)
+    return sessions[0] if sessions else None

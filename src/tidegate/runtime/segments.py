@@ -232,7 +232,9 @@ class SegmentWriter:
         return self.offset + size <= self.size or self.offset == segment.HEADER_SIZE
 
     def roll(self) -> None:
-        """Go on in a new segment. The old one ends at its last good block."""
+        """Go on in a new segment. The old one ends at its last good block, and is durable up to there."""
+        if self.synced < self.offset and not self.broken:
+            self.sync()
         finished = Closed(
             self.id, self.offset, self.chain, self.position, self.time_tick, self.last_tick,
             self.messages, self.blocks, self._index,

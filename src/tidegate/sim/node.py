@@ -18,11 +18,12 @@ from tidegate.log.message import MessageType, Position, Term
 from tidegate.ports.files import Files
 from tidegate.ports.metadata import MetadataStore
 from tidegate.runtime.channel_reader import ChannelReader, TailSource
-from tidegate.runtime.channel_writer import ChannelWriter, Reservation
+from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.commit import Commit
 from tidegate.runtime.file_cursor import ChannelFiles
 from tidegate.runtime.oracle import Oracle
 from tidegate.runtime.pending import PendingAppend
+from tidegate.runtime.reservation import Reservation
 from tidegate.runtime.sealer import seal
 from tidegate.runtime.settings import LogSettings
 from tidegate.sim.auditor import Auditor, Intent
