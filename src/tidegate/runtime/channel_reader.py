@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
 
+import numpy as np
+
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import Corruption, InvalidArgument
 from tidegate.log import block
@@ -136,7 +138,7 @@ class ChannelReader:
         self._source = source
         self._writer = writer
         self._vchannel = vchannel
-        self._types = None if types is None else [int(kind) for kind in sorted(types)]
+        self._types = None if types is None else [*(int(kind) for kind in sorted(types)), *_SYSTEM]
         self._cursor: FileCursor | None = FileCursor(channel, position, int(after))
         self._items: Iterator[Batch | Tick] = iter(())
         self._reorder = ReorderBuffer(int(after))
@@ -145,6 +147,7 @@ class ChannelReader:
         self.tick: Tick | None = None
         """The last one delivered."""
         self._start_after = int(after)
+        self._start_position = position
         self.tailing = False
         """Whether it reads from memory."""
 
@@ -204,15 +207,19 @@ class ChannelReader:
     def _poll_files(self) -> Delivery | None:
         if self._cursor is None:
             position = NO_POSITION if self.tick is None else self.tick.last_confirmed
-            self._cursor = FileCursor(self._channel, position, self.after)
+            self._cursor = FileCursor(self._channel, max(position, self._start_position), self.after)
             self._reorder = ReorderBuffer(self.after)
         for round_ in range(2):
-            for item in self._items:
-                if not isinstance(item, Tick):
-                    if (wanted := self._filter(item)) is not None:
-                        self._reorder.push(wanted)
-                elif int(item.time_tick) > self.after:
-                    return self._deliver(item)
+            try:
+                for item in self._items:
+                    if not isinstance(item, Tick):
+                        if (wanted := self._filter(item)) is not None:
+                            self._reorder.push(wanted)
+                    elif int(item.time_tick) > self.after:
+                        return self._deliver(item)
+            except BaseException:
+                self._covered = 0  # It covers what could not be read.
+                raise
             if self._covered > self.after:
                 return self._deliver(self._memory_tick(self._covered))
             if round_ == 0:
@@ -238,9 +245,7 @@ class ChannelReader:
         if self._vchannel is not None:
             wanted = batch.only_vchannel(self._vchannel)
         if wanted is not None and self._types is not None:
-            mask = wanted.types == self._types[0]
-            for kind in (*self._types[1:], *_SYSTEM):
-                mask |= wanted.types == kind
+            mask = np.isin(wanted.types, self._types)
             wanted = wanted.where(mask) if mask.any() else None
         return wanted
 
@@ -267,9 +272,14 @@ class ChannelReader:
     def _poll_memory(self) -> Delivery | None:
         if self._writer is None:
             return None
+        is_open = self._writer.is_open
         entries, latest = self._writer.read_buffer(self.after)
         if isinstance(entries, Evicted):
             self.tailing = False
+            return None
+        if not is_open and not entries and int(latest.time_tick) <= self.after:
+            # That was all of its memory; whoever writes next will be found in the files.
+            self._writer, self.tailing = None, False
             return None
         if entries:
             entry = entries[0]
@@ -288,6 +298,9 @@ class ChannelReader:
             if header is None:
                 raise Corruption("the write-ahead buffer", 0, "not a block")
             wanted = self._filter(block.decode(view, 0, header))
+            if wanted is not None and int(wanted.positions[0]) < self._start_position:
+                mask = wanted.positions >= self._start_position
+                wanted = wanted.where(mask) if mask.any() else None
             if wanted is not None:
                 yield wanted
 

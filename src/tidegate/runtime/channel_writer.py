@@ -198,6 +198,7 @@ class ChannelWriter:
             self._thread = None
         if closing:
             self._segments.sync()
+            self._segments.give_back()
         self._segments.close()
         self._slot.close()
         self._tail.close()
@@ -288,7 +289,7 @@ class ChannelWriter:
         self._requests.check_place(vchannel)
         with self._mutex:
             while True:
-                self._check_open()
+                self.check_open()
                 if not self._queue.wanted_alone(vchannel) and self._locks.try_shared(vchannel):
                     break
                 self._wait_for_room(deadline, f"virtual channel {vchannel!r} is wanted by an exclusive append")
@@ -408,7 +409,7 @@ class ChannelWriter:
                 while (used := self._queue.in_flight_bytes) and used + item.size > limit:
                     why = f"channel {self.name!r} has {used:,} bytes in flight"
                     self._wait_for_room(deadline, f"{why}, and `in_flight_bytes_max` is {limit:,}")
-                    self._check_open()
+                    self.check_open()
             return self._push(item)
 
     def _push(self, item: PendingAppend) -> bool:
@@ -429,7 +430,8 @@ class ChannelWriter:
         if (left is not None and left <= 0) or not self._room.wait(left):
             raise Backpressure(f"{why}; wait for acknowledgements, then try again")
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises: why the channel takes no more appends, if it does not."""
         if self._closed is not None:
             raise self._closed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import xxhash
@@ -16,6 +17,8 @@ from tidegate.log.scan import read_batches
 from tidegate.log.segment import SegmentHeader, SegmentId, Trailer
 from tidegate.ports.files import File, Files
 from tidegate.runtime.segments import read_index, scan_end
+
+_LOOK_AGAIN: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +172,14 @@ class FileCursor:
 
     def _enter(self, limit: Limit) -> bool:
         """Open the segment to go on in; False when it does not exist yet."""
+        for _ in range(_LOOK_AGAIN):
+            try:
+                return self._enter_once(limit)
+            except FileNotFoundError:
+                continue  # Retention removed it between listing and opening; see what is there now.
+        raise Truncated("segments are removed faster than they can be opened; start from the earliest message")
+
+    def _enter_once(self, limit: Limit) -> bool:
         segments = [each for each in self._channel.segments() if each.number <= limit.number]
         if self._done:
             nxt = next((each for each in segments if each.number == self._done + 1), None)
@@ -189,7 +200,7 @@ class FileCursor:
         """The last segment before which nothing wanted lies."""
         first = self._channel.header(segments[0])
         if first.number > 1 or first.base_position > 1:
-            if 0 < self._position < first.base_position:
+            if 0 < self._position < first.base_position and self._after < first.base_time_tick:
                 raise Truncated(
                     f"position {self._position} was removed by retention; the earliest is {first.base_position}"
                 )

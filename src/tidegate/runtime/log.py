@@ -135,7 +135,7 @@ class Log:
         self._clock = clock or SystemClock()
         _make_directory(self.path)
         self._files = LocalFiles(self.path / "log")
-        self._lock_file = _lock(self.path, takeover=takeover)
+        self._lock_file, self._locked = _lock(self.path, takeover=takeover)
         self._guard = RLock()
         self._writers: dict[str, ChannelWriter] = {}
         self.watermarks: Final = Watermarks()
@@ -178,7 +178,9 @@ class Log:
         with self._guard:
             self._check_open()
             writer = self._writers.get(name)
-            if writer is not None and writer.is_open:
+            if writer is not None:
+                # One that was fenced stays so: opening it again here would take it away from its new owner.
+                writer.check_open()
                 return writer
             if not _NAME.fullmatch(name):
                 raise InvalidArgument(
@@ -392,6 +394,8 @@ class Log:
             if self._stop.is_set():
                 return
             try:
+                if not self._locked:
+                    self._locked = _try_lock(self._lock_file)
                 if by_interval:
                     for writer in self._open_writers():
                         writer.sync_now()
@@ -462,28 +466,33 @@ def _make_directory(path: Path) -> None:
         raise InvalidArgument(f"{path} cannot be created: {error.strerror}; choose a place you may write to") from error
 
 
-def _lock(path: Path, *, takeover: bool) -> int:
-    """Take the writer's lock, which the kernel releases when the process dies."""
+def _lock(path: Path, *, takeover: bool) -> tuple[int, bool]:
+    """Take the writer's lock, which the kernel releases when the process dies. With `takeover`, go on without it."""
     name = path / "log" / "lock"
     descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     for attempt in range(_LOCK_ATTEMPTS):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            if takeover:
-                break
-            if attempt == _LOCK_ATTEMPTS - 1:
-                os.close(descriptor)
-                raise InUse(
-                    f"{path} is open in {_holder(name)}; use it through that process, close it, or read it with"
-                    f" tidegate.read_log. If that process hangs, takeover=True fences it"
-                ) from None
+        if _try_lock(descriptor):
+            return descriptor, True
+        if takeover:
+            return descriptor, False
+        if attempt < _LOCK_ATTEMPTS - 1:
             # A reader that looks whether anybody writes holds the lock for a moment, too.
             time.sleep(0.01)
+    os.close(descriptor)
+    raise InUse(
+        f"{path} is open in {_holder(name)}; use it through that process, close it, or read it with"
+        f" tidegate.read_log. If that process hangs, takeover=True fences it"
+    )
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
+    return True
 
 
 def writer_of(path: Path) -> str | None:

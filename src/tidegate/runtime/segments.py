@@ -291,6 +291,14 @@ class SegmentWriter:
             self._index_file = None
         self._index.append(entry)
 
+    def give_back(self) -> None:
+        """Return the unused room of the open segment to the disk.
+
+        Safe also for a writer that was fenced without knowing: it has written nothing behind its last good block.
+        """
+        if self._file is not None and not self.broken:
+            self._file.truncate(self.offset)
+
     def close(self) -> None:
         self._close_files()
 

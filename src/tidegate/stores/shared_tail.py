@@ -35,13 +35,13 @@ class _Mapped:
     """64 shared bytes: a magic, a boot id and two numbers."""
 
     def __init__(self, path: Path, *, create: bool) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        descriptor = os.open(path, (os.O_RDWR | os.O_CREAT if create else os.O_RDONLY) | os.O_CLOEXEC, 0o644)
         try:
             if os.fstat(descriptor).st_size < _SIZE:
                 if not create:
                     raise FileNotFoundError(path)
                 os.ftruncate(descriptor, _SIZE)
-            self._map = mmap.mmap(descriptor, _SIZE)
+            self._map = mmap.mmap(descriptor, _SIZE, access=mmap.ACCESS_WRITE if create else mmap.ACCESS_READ)
         finally:
             os.close(descriptor)
         self._bytes = memoryview(self._map)
