@@ -311,6 +311,15 @@ def commit_all(writer: ChannelWriter) -> int:
 
 
 def tick(writer: ChannelWriter, *, force: bool = False) -> None:
-    """A tick that is there when this returns, for a writer without a thread."""
-    writer.tick(force=force)
-    commit_all(writer)
+    """A tick that covers what was acknowledged before, and is there when this returns."""
+    if writer._thread is None:
+        writer.tick(force=force)
+        commit_all(writer)
+        return
+    goal = writer.status().channel.confirmed
+
+    def covered() -> bool:
+        writer.tick(force=force)
+        return writer.status().channel.synced >= goal
+
+    eventually(covered)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.log.message import Message, MessageType, Position, Term
+from tidegate.log.message import ALL_VCHANNELS, Message, MessageType, Position, Term
 
 BODY_FIELD: Final = "body"
 BODY_SCHEMA: Final = pa.schema([pa.field(BODY_FIELD, pa.binary(), nullable=False)])
@@ -89,13 +89,16 @@ class Batch:
         return self.take(np.flatnonzero(mask))
 
     def only_vchannel(self, name: str) -> Batch | None:
-        """The messages of one virtual channel, or None when there are none."""
-        if name not in self.vchannels:
+        """The messages of one virtual channel and those meant for all; None when there are none."""
+        wanted = [index for index, each in enumerate(self.vchannels) if each in (name, ALL_VCHANNELS)]
+        if not wanted:
             return None
-        if len(self.vchannels) == 1:
+        if len(wanted) == len(self.vchannels):
             return self
-        kept = self.where(self.vchannel_ids == self.vchannels.index(name))
-        return kept if len(kept) else None
+        mask = self.vchannel_ids == wanted[0]
+        for index in wanted[1:]:
+            mask |= self.vchannel_ids == index
+        return self.where(mask) if mask.any() else None
 
     def messages(self) -> Iterator[Message]:
         """One message after the other. Rows become Python objects here and nowhere else."""

@@ -43,6 +43,9 @@ class Window:
         """The index in `view` of `offset`, with `size` bytes behind it if the file has them."""
         if offset < self.start or offset + size > self.start + len(self.view):
             want = max(self._chunk, size)
+            if size > self._chunk:
+                # The size comes from a header that may be damaged; the file's own does not.
+                want = min(want, max(self._file.size() - offset, 0))
             if self._end is not None:
                 want = min(want, max(self._end - offset, 0))
             self.start = offset
