@@ -141,7 +141,13 @@ class ChannelWriter:
         self._thread: Thread | None = None
         self.on_exclusive: Callable[[str, Timestamp], None] | None = None
         """Called after an exclusive append, while its virtual channel is still held: transactions open there fail."""
-        first = self._append_first_tick()
+        try:
+            first = self._append_first_tick()
+        except TidegateError as error:
+            if not isinstance(error, Fenced):
+                self._segments.discard()
+            self._segments.close()
+            raise
         self._machine = Channel(name, term, first.time_tick, first.position)
         self._recent = RecentBlocks(first, settings)
 
@@ -197,13 +203,27 @@ class ChannelWriter:
             self._thread.join(timeout_s)
             self._thread = None
         if closing:
-            self._segments.sync()
-            self._segments.give_back()
+            self._append_last_tick()
+            try:
+                self._segments.sync()
+                self._segments.give_back()
+            except OSError as error:
+                _logger.warning("channel %r: closing: %s", self.name, self._storage_error(error, "nothing is lost"))
         self._segments.close()
         self._slot.close()
         self._tail.close()
         with self._ticked:
             self._ticked.notify_all()
+
+    def _append_last_tick(self) -> None:
+        """Cover what was acknowledged last. If that fails, readers wait for the next opening; nothing is lost."""
+        with suppress(TidegateError), self._mutex:
+            if self._writing or self._tail.current_term() != self.term:
+                return
+            plan = self._machine.plan_tick(int(self._allocate(1)), force=True)
+            if plan is not None:
+                self._push(self._tick_item(plan.time_tick, plan.last_confirmed, plan))
+        self._lead(None)
 
     @property
     def is_open(self) -> bool:

@@ -16,7 +16,6 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Event, Lock, RLock, Thread
@@ -344,7 +343,7 @@ class Log:
 
     def _seal_one(self, name: str, closed: ClosedSegment) -> int:
         try:
-            sealed = seal(self._files, name, closed)
+            sealed = seal(self._files, name, closed, by=self._writers[name].term)
         except FileNotFoundError:
             return 0  # Retention was faster.
         except Corruption as error:
@@ -432,9 +431,6 @@ class Log:
         """Finish what is under way, tick once more so that readers get all of it, and let go."""
         if self._stop.is_set():
             return
-        for writer in self._open_writers():
-            with suppress(TidegateError):  # Without a last tick readers wait for the next opening; nothing is lost.
-                writer.tick(force=True)
         self._stop.set()
         self._wake.set()
         for thread in self._threads:

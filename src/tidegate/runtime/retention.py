@@ -52,6 +52,8 @@ def facts(channel: ChannelFiles) -> list[SegmentFacts]:
         finally:
             opened.file.close()
         header, trailer = opened.header, opened.trailer
+        if following is not None and following.number != each.number + 1:
+            following = None  # The segment between cannot be read, and only its header says where this one ends.
         last = None if following is None else Position(following.base_position - 1)
         last_tick = None if following is None else Timestamp(following.base_time_tick)
         closed = None

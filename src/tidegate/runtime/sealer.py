@@ -32,8 +32,10 @@ SLACK_MAX: Final = 1 << 20
 """More unused room than this at the end of a segment is given back by writing it again."""
 
 
-def seal(files: Files, directory: str, closed: Closed) -> Trailer | None:
+def seal(files: Files, directory: str, closed: Closed, *, by: int = 0) -> Trailer | None:
     """Seal one segment; None when that had been done before.
+
+    `by` is the term of whoever does it. After a takeover two processes may do it at once, each in a file of its own.
 
     Raises: `Corruption` when a block is damaged, which leaves the segment as it was; `OSError`.
     """
@@ -53,7 +55,7 @@ def seal(files: Files, directory: str, closed: Closed) -> Trailer | None:
             if closed.index is not None and used >= closed.blocks * MERGE_BELOW and size - closed.end <= SLACK_MAX:
                 trailer = _seal_in_place(file, closed)
             else:
-                trailer = _merge(files, directory, file, header, closed)
+                trailer = _merge(files, directory, file, header, closed, by)
     finally:
         file.close()
     with suppress(FileNotFoundError):
@@ -82,9 +84,9 @@ def _seal_in_place(file: File, closed: Closed) -> Trailer:
     return trailer
 
 
-def _merge(files: Files, directory: str, old: File, header: SegmentHeader, closed: Closed) -> Trailer:
+def _merge(files: Files, directory: str, old: File, header: SegmentHeader, closed: Closed, by: int) -> Trailer:
     path = f"{directory}/{closed.id.name}"
-    temporary = f"{path}.{header.term}.tmp"
+    temporary = f"{path}.{by}.tmp"
     with suppress(FileNotFoundError):
         files.remove(temporary)
     new = files.create(temporary, 0)

@@ -299,6 +299,11 @@ class SegmentWriter:
         if self._file is not None and not self.broken:
             self._file.truncate(self.offset)
 
+    def discard(self) -> None:
+        """Remove the open segment, to which nothing was committed: its term does not open."""
+        with suppress(OSError):
+            self._discard(self.id)
+
     def close(self) -> None:
         self._close_files()
 

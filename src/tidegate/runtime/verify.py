@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
 from tidegate.errors import Corruption
 from tidegate.log import block, segment
 from tidegate.log.batch import Batch
@@ -174,15 +176,22 @@ def repair(channel: ChannelFiles, each: SegmentId) -> Repaired:
         temporary = f"{path}.repair.tmp"
         writer = MergedWriter(channel.files.create(temporary, 0), header)
         position, chain = header.base_position - 1, header.base_chain
+        broken = False
+        kept: list[Batch | Tick] = []
         for offset, head in found:
-            if head.previous != chain and head.first_position > position + 1:
-                lost.append((position + 1, head.first_position - 1))
+            broken = broken or head.previous != chain
             index = window.at(offset, head.size)
             item: Batch | Tick = as_item(window.view, index, head)
             writer.write([item])
+            kept.append(item)
             position, chain = max(position, head.last_position), head.checksum
-        if after is not None and after.base_position > position + 1:
-            lost.append((position + 1, after.base_position - 1))
+        last = position
+        if after is not None:
+            last = after.base_position - 1
+        elif trailer is not None:
+            last = trailer.last_position
+        if broken or last > position:
+            lost = _missing(kept, header.base_position, last)
         closed = Closed(
             each,
             after.previous_end if after is not None else (trailer.written_end if trailer else size),
@@ -202,13 +211,25 @@ def repair(channel: ChannelFiles, each: SegmentId) -> Repaired:
     return Repaired(channel.describe(each), channel.files.describe(aside), writer.messages, lost)
 
 
+def _missing(kept: list[Batch | Tick], first: int, last: int) -> list[tuple[int, int]]:
+    """Positions from `first` to `last` that nothing kept has, as ranges."""
+    own = [item.positions if isinstance(item, Batch) else np.array([item.position], np.uint64) for item in kept]
+    edges = np.array([first - 1, last + 1], np.uint64)
+    present = np.unique(np.concatenate([edges, *own])).astype(np.int64)
+    present = present[(present >= first - 1) & (present <= last + 1)]
+    gaps = np.flatnonzero(np.diff(present) > 1)
+    return [(int(present[at]) + 1, int(present[at + 1]) - 1) for at in gaps]
+
+
 def _intact(window: Window, size: int) -> Iterator[tuple[int, block.Header]]:
-    """Every intact block, also behind damage, in ascending position."""
+    """Every intact block, also behind damage; in ascending position, unless they were merged and overlap."""
     offset = segment.HEADER_SIZE
     position = 0
+    merged = False
     while offset + block.HEADER_SIZE <= size:
         found = window.block(offset)
-        if found is not None and found[1].last_position > position:
+        merged = merged or (found is not None and bool(found[1].flags & block.SPARSE))
+        if found is not None and (merged or found[1].last_position > position):
             yield offset, found[1]
             position = found[1].last_position
             offset += found[1].size
