@@ -74,9 +74,9 @@ def verify(
     """
     result = Checked(name)
     segments = channel.segments()
+    if live and published is not None:
+        segments = [each for each in segments if each.number <= published.number]
     for at, each in enumerate(segments):
-        if live and published is not None and each.number > published.number:
-            break
         following = segments[at + 1] if at + 1 < len(segments) else None
         try:
             _verify_segment(channel, each, following, result, progress, published, live)

@@ -271,6 +271,14 @@ class TestVerify:
                 for each in pending:
                     each.result()
 
+    def test_ignores_a_segment_that_a_live_writer_is_just_creating(self, tmp_path: Path) -> None:
+        path = tmp_path / "busy.tide"
+        with Log(path) as log:
+            log.channel("orders").append("orders/0", b"one")
+            segment_file(path, "orders").with_name("0000000002-000001.seg").write_bytes(bytes(4096))
+            assert run("log", "verify", path).exit_code == 0
+            assert run("log", "show", path).exit_code == 0
+
     def test_names_the_channel_that_is_missing(self, small: Path) -> None:
         result = run("log", "verify", small, "nope")
         assert result.exit_code == 1 and "audit, orders" in result.stderr
