@@ -52,6 +52,7 @@ _logger = logging.getLogger("tidegate.log")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _MAINTAIN_EVERY_S: Final = 0.25
 _STORE: Final = "meta.sqlite"
+_LOCK: Final = "lock"
 _LOCK_ATTEMPTS: Final = 10
 
 
@@ -181,10 +182,10 @@ class Log:
                 # One that was fenced stays so: opening it again here would take it away from its new owner.
                 writer.check_open()
                 return writer
-            if not _NAME.fullmatch(name):
+            if not _NAME.fullmatch(name) or name == _LOCK:
                 raise InvalidArgument(
                     f"{name!r} is no channel name: letters, digits, '_', '.', '-', at most 100, starting with a letter"
-                    f" or digit"
+                    f" or digit; {_LOCK!r} is taken"
                 )
             known = self.channels()
             if name not in known:
@@ -457,14 +458,14 @@ def _make_directory(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise InvalidArgument(f"{path} is a file; a log is a directory")
     try:
-        LocalFiles(path.parent if path.parent != path else path).make_dir(path.name + "/log")
+        LocalFiles(path).make_dir("log")
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be created: {error.strerror}; choose a place you may write to") from error
 
 
 def _lock(path: Path, *, takeover: bool) -> tuple[int, bool]:
     """Take the writer's lock, which the kernel releases when the process dies. With `takeover`, go on without it."""
-    name = path / "log" / "lock"
+    name = path / "log" / _LOCK
     descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     for attempt in range(_LOCK_ATTEMPTS):
         if _try_lock(descriptor):
@@ -493,7 +494,7 @@ def _try_lock(descriptor: int) -> bool:
 
 def writer_of(path: Path) -> str | None:
     """Which process has the log open for writing, if one has."""
-    name = path / "log" / "lock"
+    name = path / "log" / _LOCK
     try:
         descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -55,7 +55,11 @@ class LogSettings:
             raise InvalidArgument(f"durability is one of {choices}, not {self.durability!r}") from None
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, int | float) and not value > 0:
+            if field.name == "durability" or (value is None and field.default is None):
+                continue
+            if type(value) is not int and (type(value) is not float or type(field.default) is int):
+                raise InvalidArgument(f"setting `{field.name}` is a number, not {value!r}")
+            if not value > 0:
                 raise InvalidArgument(f"setting `{field.name}` is above zero, not {value}")
         if self.batch_rows_max > 1 << 18:
             raise InvalidArgument(f"`batch_rows_max` is at most 262144 (one millisecond), not {self.batch_rows_max}")

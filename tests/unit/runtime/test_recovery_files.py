@@ -292,7 +292,7 @@ def test_a_good_index_spares_the_scan(rig: Rig, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_reopening_many_times_changes_nothing(rig: Rig) -> None:
-    """Fact 38: terms follow each other; every reader sees strictly increasing TimeTicks and exactly what was written."""
+    """Fact 38: terms follow each other; readers see strictly increasing TimeTicks and exactly what was written."""
     expected = []
     for term in range(1, 16):
         writer = rig.writer()
