@@ -109,7 +109,10 @@ def scan(file: File, path: str, *, offset: int, chain: int, position: int, time_
 
 
 def _check_rest(file: File, path: str, end: int, chain: int) -> int:
-    """Count non-zero bytes behind `end`, and look for a block written after `end` was durable."""
+    """Count non-zero bytes behind `end`, and look for a block written after `end` was durable.
+
+    Looks to the end of the file: zeros may be the inside of a large block that was lost.
+    """
     window = Window(file)
     size = file.size()
     last_garbage = end
@@ -129,8 +132,6 @@ def _check_rest(file: File, path: str, end: int, chain: int) -> int:
                 found = window.block(at)
                 if found is not None and found[1].synced > end and found[1].previous != chain:
                     raise Corruption(path, end, f"damaged, though an intact block at {at:,} was written after it")
-        elif offset > last_garbage + 2 * CHUNK:
-            break
         # Overlap by one header, so that a magic across two chunks is not missed.
         offset += len(view) if offset + len(view) >= size else max(len(view) - block.HEADER_SIZE, 1)
     return last_garbage - end
