@@ -128,7 +128,7 @@ Index = npt.NDArray[np.void]
 
 
 def decode_index(raw: memoryview) -> Index:
-    """The intact entries at the start of `raw`, up to the first that is torn."""
+    """The last run of intact entries. Each stands for itself, so seeking with fewer only starts earlier."""
     count = len(raw) // INDEX_ENTRY_SIZE
     entries = np.frombuffer(raw, INDEX_DTYPE, count)
     for at in range(count - 1, -1, -1):
@@ -179,7 +179,8 @@ def parse_name(name: str) -> SegmentId | None:
     number, dash, term = stem.partition("-")
     if not (dot and dash and ending == "seg" and number.isdecimal() and term.isdecimal()):
         return None
-    return SegmentId(int(number), int(term))
+    found = SegmentId(int(number), int(term))
+    return found if found.name == name else None
 
 
 def live(names: Iterable[str]) -> tuple[list[SegmentId], list[SegmentId]]:
