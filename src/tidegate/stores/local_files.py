@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+
 _IOV_MAX: Final = 1000
+_POOLED_FROM: Final = 64 << 10
+"""Reads of at least this size go into Arrow's pool, which keeps its pages; what malloc returns for them is mostly fresh
+memory, and touching that for the first time costs more than the copy."""
 
 
 class LocalFile:
@@ -37,12 +42,24 @@ class LocalFile:
         os.fdatasync(self._descriptor)
 
     def read(self, offset: int, size: int) -> memoryview:
+        if size >= _POOLED_FROM:
+            return self._read_pooled(offset, size)
         data = os.pread(self._descriptor, size, offset)
         if len(data) < size and data:
             rest = self.read(offset + len(data), size - len(data))
             if len(rest):
                 return memoryview(b"".join((data, rest)))
         return memoryview(data)
+
+    def _read_pooled(self, offset: int, size: int) -> memoryview:
+        view = memoryview(pa.allocate_buffer(size)).cast("B")
+        filled = 0
+        while filled < size:
+            count = os.preadv(self._descriptor, [view[filled:]], offset + filled)
+            if not count:
+                break
+            filled += count
+        return view[:filled].toreadonly()
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
