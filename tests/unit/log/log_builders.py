@@ -91,7 +91,7 @@ class Segment:
                     Term(self.term),
                     row=row,
                     txn=txn,
-                )  # fmt: skip
+                )
             )
         encoded = block.encode_arrow(self._stamp(0), rows, MessageType.INSERT, vchannel, txn=txn)
         return self._put(encoded, rows.num_rows)
@@ -144,7 +144,7 @@ class Segment:
                     Term(self.term),
                     body=body,
                     txn=None if txns is None else txns[index],
-                )  # fmt: skip
+                )
             )
 
 

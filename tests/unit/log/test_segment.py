@@ -14,7 +14,8 @@ from tidegate.log.segment import SegmentHeader, SegmentId, Trailer
 
 FORMAT = Path(__file__).parents[3] / "docs" / "log-format.md"
 HEADER = SegmentHeader(
-    number=7, term=3, base_position=1001, base_time_tick=5000, base_chain=0xC0FFEE, previous_end=8192, created_ms=1700000000000
+    number=7, term=3, base_position=1001, base_time_tick=5000, base_chain=0xC0FFEE, previous_end=8192,
+    created_ms=1700000000000,
 )  # fmt: skip
 TRAILER = Trailer(
     index_offset=9000, index_count=2, index_checksum=0xABCD, end=9000, last_position=1050, last_time_tick=6000,
