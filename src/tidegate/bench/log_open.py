@@ -23,7 +23,7 @@ _BATCH_BYTES: Final = 1_000_000
 
 def open_time(report: Report, work: Work) -> None:
     """Log and channel open in a time that does not grow with the log."""
-    rounds = work.pick(9, 1)
+    rounds = work.pick(12, 1)
     large_mb, small_mb = work.pick(1000, 64), work.pick(10, 2)
     work.warm_up(work.pick(1 << 30, 1 << 20))
     large, small = work.directory / "large", work.directory / "small"
@@ -47,17 +47,22 @@ def open_time(report: Report, work: Work) -> None:
 
 
 def _alternate_opens(large: Path, small: Path, prepare: Callable[[Path], None], rounds: int) -> tuple[float, float]:
-    """The median seconds to open each, in turn, after one unmeasured round."""
+    """The median seconds to open each, in turn, after two unmeasured rounds.
+
+    Which one is first changes every round: it gets memory that is new to this machine, and the second what the first
+    has just given back.
+    """
     found: tuple[list[float], list[float]] = ([], [])
-    for round_number in range(rounds + 1):
-        for path, seconds in zip((large, small), found, strict=True):
+    for round_number in range(rounds + 2):
+        sides = list(zip((large, small), found, strict=True))
+        for path, seconds in sides if round_number % 2 else reversed(sides):
             prepare(path)
             began = time.perf_counter()
             log = Log(path)
             log.channel(CHANNEL)
             took = time.perf_counter() - began
             log.close()
-            if round_number:
+            if round_number > 1:
                 seconds.append(took)
     return statistics.median(found[0]), statistics.median(found[1])
 
