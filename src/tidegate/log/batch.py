@@ -48,8 +48,8 @@ class Batch:
 
     @property
     def is_sorted(self) -> bool:
-        """Whether TimeTicks ascend."""
-        return bool(np.all(self.time_ticks[1:] >= self.time_ticks[:-1]))
+        """Whether TimeTicks strictly ascend."""
+        return bool(np.all(self.time_ticks[1:] > self.time_ticks[:-1]))
 
     @property
     def nbytes(self) -> int:

@@ -107,6 +107,9 @@ class Channel:
         """Confirmed, not yet covered by a tick that was appended."""
         self._vchannels: dict[str, int] = {}
         self._ticking: TickPlan | None = None
+        self._read_from = position
+        """Whoever reads from here misses nothing above `confirmed`. What is known of transactions that were resolved
+        since must not move it: one may have its commit above `confirmed`, and its first message before."""
 
     def allocate(
         self, first: int, count: int, vchannels: tuple[str, ...] = (), session: Session | None = None
@@ -161,6 +164,7 @@ class Channel:
         while heap and heap[0][1].acknowledged:
             held, done = heappop(heap)
             self.confirmed = max(self.confirmed, done.last if done.first == held else held)
+            self._read_from = done.last_confirmed
             self._to_tick.append(done)
             if not done.failed:
                 self.last_confirmed.add(done.position, done.end, done.session, first=done.first_position)
@@ -174,16 +178,18 @@ class Channel:
         """
         if self._ticking is not None:
             return None
-        sync = self.allocate(now, 1)
-        sync.failed = True  # It has no message; nothing of it can be read from.
-        self._confirm(sync)
-        self._to_tick = [each for each in self._to_tick if each is not sync]
+        if now <= self.allocated:
+            raise InvariantBroken(f"channel {self.name!r}: TimeTick {now} was allocated after {self.allocated}")
+        self.allocated = now
+        if not self._in_flight:
+            self.confirmed = now
+            self._read_from = self.last_confirmed.advance(now)
         covered = self._covered(self.confirmed)
         if self.confirmed <= self.synced and not covered:
             return None
         plan = TickPlan(
             Timestamp(self.confirmed),
-            min((each.last_confirmed for each in covered), default=self.last_confirmed.position),
+            min((each.last_confirmed for each in covered), default=self._read_from),
             bool(covered) or force,
         )
         self._ticking = plan

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from tidegate.errors import InvariantBroken
-from tidegate.log.batch import Batch
+from tidegate.log.batch import U64, Batch
 
 
 class ReorderBuffer:
@@ -84,7 +84,14 @@ def _in_order(ready: list[tuple[int, int, Batch]]) -> list[Batch]:
 def _sorted(batch: Batch) -> Batch:
     if batch.is_sorted:
         return batch
-    return batch.take(np.argsort(batch.time_ticks, kind="stable"))
+    batch = batch.take(np.argsort(batch.time_ticks, kind="stable"))
+    _check_distinct(batch.time_ticks)
+    return batch
+
+
+def _check_distinct(ascending: U64) -> None:
+    if (ascending[1:] == ascending[:-1]).any():
+        raise InvariantBroken("two messages of one channel carry the same TimeTick")
 
 
 def _merge(group: list[Batch]) -> list[Batch]:
@@ -92,8 +99,7 @@ def _merge(group: list[Batch]) -> list[Batch]:
     owner = np.repeat(np.arange(len(group)), [len(batch) for batch in group])
     order = np.argsort(ticks, kind="stable")
     ticks, owner = ticks[order], owner[order]
-    if (ticks[1:] == ticks[:-1]).any():
-        raise InvariantBroken("two messages of one channel carry the same TimeTick")
+    _check_distinct(ticks)
     cuts = np.flatnonzero(np.diff(owner)) + 1
     starts = np.concatenate(([0], cuts))
     stops = np.concatenate((cuts, [len(owner)]))

@@ -25,7 +25,7 @@ def test_a_full_disk_refuses_the_append_and_takes_the_next_one_once_there_is_roo
     tick(writer)
     with rig.files.failing(FULL, "create"):
         for _ in range(3):
-            with pytest.raises(DiskFull, match="nothing of the append was written.*by themselves"):
+            with pytest.raises(DiskFull, match=r"nothing of the append was written.*by themselves"):
                 writer.append("a", BIG, timeout_s=5)
             assert "no room" in (writer.status().last_error or "")
         assert writer.append("a", b"small", timeout_s=5).messages == 1, "what fits into the segment still is written"

@@ -7,11 +7,12 @@ import random
 import pyarrow as pa
 import pytest
 
-from helpers import BROKEN, FULL, Rig, commit_all, tick
+from helpers import BROKEN, FULL, MemoryTail, Rig, commit_all, drain, tick
 from tidegate.errors import Corruption
 from tidegate.log import segment
 from tidegate.log.message import MessageType
 from tidegate.runtime import sealer
+from tidegate.runtime.channel_reader import ChannelReader, TailSource
 from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.retention import facts
 from tidegate.runtime.sealer import seal
@@ -95,6 +96,20 @@ def test_merging_in_several_windows_keeps_everything(rig: Rig, monkeypatch: pyte
         at = expected.index(message)
         assert rig.messages(after=message.time_tick) == expected[at + 1 :]
         assert rig.messages(position=message.position) == [e for e in expected if e.position >= message.position]
+
+
+def test_a_merged_segment_keeps_its_last_tick_so_that_it_can_be_read_by_itself(rig: Rig) -> None:
+    """A reader that knows nothing but the files delivers what ticks in them cover."""
+    writer = rig.writer()
+    for n in range(20):
+        writer.append("a", b"%d" % n)
+        tick(writer)
+    writer.segments.roll()
+    rig.seal(writer)
+    rig.tail = MemoryTail()  # as after a restart of the machine: nobody has published anything
+    reader = ChannelReader(rig.channel, TailSource(rig.channel, rig.tail))
+    assert [each.body for each in drain(reader)] == [b"%d" % n for n in range(20)]
+    reader.close()
 
 
 def test_a_segment_of_large_blocks_is_sealed_in_place(rig: Rig) -> None:
