@@ -19,6 +19,7 @@ from tidegate.runtime.settings import Durability, LogSettings
 
 _MEMORY_GOAL_MB: Final = 200
 _BATCH_BYTES: Final = 1_000_000
+_SEGMENT_BYTES: Final = LogSettings().segment_bytes
 
 
 def open_time(report: Report, work: Work) -> None:
@@ -35,7 +36,7 @@ def open_time(report: Report, work: Work) -> None:
         """The last round closed it cleanly."""
 
     for name, prepare in (("log.open.1gb", nothing), ("log.open.1gb_killed", _write_and_kill)):
-        large_s, small_s = _alternate_opens(large, small, prepare, rounds)
+        large_s, small_s = _alternate_opens(work, large, small, prepare, rounds)
         report.add(
             name,
             large_s * 1e3,
@@ -46,17 +47,20 @@ def open_time(report: Report, work: Work) -> None:
         )
 
 
-def _alternate_opens(large: Path, small: Path, prepare: Callable[[Path], None], rounds: int) -> tuple[float, float]:
+def _alternate_opens(
+    work: Work, large: Path, small: Path, prepare: Callable[[Path], None], rounds: int
+) -> tuple[float, float]:
     """The median seconds to open each, in turn, after two unmeasured rounds.
 
-    Which one is first changes every round: it gets memory that is new to this machine, and the second what the first
-    has just given back.
+    Opening after a kill reads all of the segment's reserved room, and so touches as much memory as that. Each is warmed
+    up for, and which one is first changes every round, so that neither lives on what the other has given back.
     """
     found: tuple[list[float], list[float]] = ([], [])
     for round_number in range(rounds + 2):
         sides = list(zip((large, small), found, strict=True))
         for path, seconds in sides if round_number % 2 else reversed(sides):
             prepare(path)
+            work.warm_up(work.pick(_SEGMENT_BYTES * 2, 1 << 20))
             began = time.perf_counter()
             log = Log(path)
             log.channel(CHANNEL)
