@@ -115,8 +115,6 @@ class ChannelWriter:
         self._tail = tail
         self._work: SimpleQueue[bool] = SimpleQueue()
         self._schedule = schedule or (lambda: self._work.put(True))
-        # Fence before looking for the end: see ports/tail.py.
-        self._slot = tail.fence(term)
         self._segments = SegmentWriter(
             files,
             directory,
@@ -126,6 +124,8 @@ class ChannelWriter:
             current_term=tail.current_term,
         )
         try:
+            # Fence before looking for the end: see ports/tail.py.
+            self._slot = tail.fence(term)
             self.recovered: Final[Recovered] = self._segments.recover(term)
         except OSError as error:
             raise self._storage_error(error, "the channel could not be opened") from error

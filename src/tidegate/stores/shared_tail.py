@@ -40,7 +40,8 @@ class _Mapped:
             if os.fstat(descriptor).st_size < _SIZE:
                 if not create:
                     raise FileNotFoundError(path)
-                os.ftruncate(descriptor, _SIZE)
+                # With its room reserved: writing to a mapped hole on a full disk would kill the process.
+                os.posix_fallocate(descriptor, 0, _SIZE)
             self._map = mmap.mmap(descriptor, _SIZE, access=mmap.ACCESS_WRITE if create else mmap.ACCESS_READ)
         finally:
             os.close(descriptor)
