@@ -201,6 +201,9 @@ class FailingFile:
     def size(self) -> int:
         return self.inner.size()
 
+    def next_data(self, offset: int) -> int:
+        return self.inner.next_data(offset)
+
     def truncate(self, size: int) -> None:
         self.inner.truncate(size)
 

@@ -143,6 +143,9 @@ class _Nowhere:
     def size(self) -> int:
         return 0
 
+    def next_data(self, offset: int) -> int:
+        return offset
+
     def truncate(self, size: int) -> None: ...
 
     def close(self) -> None: ...

@@ -24,6 +24,7 @@ CHUNK: Final = 4 << 20
 """Bytes read at a time."""
 COALESCE_ROWS: Final = 8192
 """Small blocks are gathered into batches of about this many messages."""
+_REST_CHUNK: Final = 256 << 10
 _COALESCE_BLOCK: Final = 64
 """Blocks of at most this many messages count as small."""
 _ENDS: Final = tuple(Struct(f"<{count}I") for count in range(_COALESCE_BLOCK + 1))
@@ -117,8 +118,8 @@ def _check_rest(file: File, path: str, end: int, chain: int) -> int:
     size = file.size()
     last_garbage = end
     offset = end
-    while offset < size:
-        view = file.read(offset, min(CHUNK, size - offset))
+    while (offset := file.next_data(offset) // 8 * 8) < size:
+        view = file.read(offset, min(_REST_CHUNK, size - offset))
         if not len(view):
             break
         data = np.frombuffer(view, np.uint8)

@@ -33,6 +33,9 @@ class File(Protocol):
     def size(self) -> int:
         """The file's length in bytes."""
 
+    def next_data(self, offset: int) -> int:
+        """The first place from `offset` on that may hold more than zeros; the size of the file if there is none."""
+
     def truncate(self, size: int) -> None:
         """Cut or extend the file to `size` bytes."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,6 +64,15 @@ class LocalFile:
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
+
+    def next_data(self, offset: int) -> int:
+        # Room that was reserved and never written counts as a hole.
+        try:
+            return os.lseek(self._descriptor, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return self.size()
+            return offset  # A file system that does not know: everything may be data.
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._descriptor, size)
