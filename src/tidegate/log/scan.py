@@ -118,7 +118,8 @@ def _check_rest(file: File, path: str, end: int, chain: int) -> int:
     size = file.size()
     last_garbage = end
     offset = end
-    while (offset := file.next_data(offset) // 8 * 8) < size:
+    while (data_at := file.next_data(offset)) < size:
+        offset = max(offset, data_at // 8 * 8)
         view = file.read(offset, min(_REST_CHUNK, size - offset))
         if not len(view):
             break

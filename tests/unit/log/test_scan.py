@@ -11,6 +11,7 @@ from log_builders import BASE_CHAIN, PATH, START, TXN, Segment, flat, memory_fil
 
 from tidegate.errors import Corruption
 from tidegate.log import block
+from tidegate.log import scan as scanning
 from tidegate.log.batch import Batch
 from tidegate.log.message import Message, MessageType, Tick
 from tidegate.log.scan import COALESCE_ROWS, ScanEnd, Window, as_item, read_batches, scan
@@ -154,14 +155,22 @@ def test_a_whole_lost_block_is_corruption_however_large_the_hole_is() -> None:
 
 
 def test_proof_of_damage_is_found_across_the_borders_of_what_is_read_at_a_time() -> None:
-    """The block that proves it starts just before, at, or just behind 4 MiB from the damage."""
-    for gap in (-104, -96, -16, -8, 0, 8):
-        segment = Segment()
-        size = (4 << 20) + gap - 96 - 11 - 4
-        segment.rows(b"\xaa" * size).all_durable()
-        segment.tick()
-        with pytest.raises(Corruption):
-            scan_all(memory_file(damaged(segment.data, START + 200)))
+    """The block that proves it starts just before, at, or just behind the end of a piece."""
+    for piece in (scanning.CHUNK, scanning._REST_CHUNK):
+        for gap in (-104, -96, -16, -8, 0, 8):
+            segment = Segment()
+            segment.rows(b"\xaa" * (piece + gap - 96 - 11 - 4)).all_durable().tick()
+            with pytest.raises(Corruption):
+                scan_all(memory_file(damaged(segment.data, START + 200)))
+
+
+@pytest.mark.parametrize("extra", range(1, 8))
+def test_a_file_cut_at_an_odd_length_ends_like_any_other(extra: int) -> None:
+    """Whoever copied or truncated it did not know about multiples of eight; opening must not hang over it."""
+    segment = three_commits()
+    for tail in (bytes(extra), b"\x11" * extra):
+        found = scan_all(memory_file(bytes(segment.data) + tail))
+        assert (found.offset, found.garbage) == (segment.end, len(tail.rstrip(b"\0")))
 
 
 def test_a_body_that_mentions_the_magic_is_not_taken_for_a_block() -> None:
