@@ -47,6 +47,20 @@ class Batch:
         return len(self.time_ticks)
 
     @property
+    def first_time_tick(self) -> int:
+        """The smallest."""
+        return int(self.time_ticks.min())
+
+    @property
+    def last_time_tick(self) -> int:
+        """The largest."""
+        return int(self.time_ticks.max())
+
+    @property
+    def first_position(self) -> int:
+        return int(self.positions[0])
+
+    @property
     def is_sorted(self) -> bool:
         """Whether TimeTicks strictly ascend."""
         return bool(np.all(self.time_ticks[1:] > self.time_ticks[:-1]))
@@ -147,6 +161,102 @@ class Batch:
         for field, column in zip(self.rows.schema, self.rows.columns, strict=True):
             columns[field.name] = column
         return pa.RecordBatch.from_pydict(columns)
+
+
+class RunBatch(Batch):
+    """Messages with consecutive positions and TimeTicks, of one type and virtual channel, in no transaction.
+
+    What nearly every block holds. Its system columns are made only when somebody asks for them.
+    """
+
+    __slots__ = ("_first_position", "_first_tick", "_kind", "_last_confirmed")
+    _first_position: int
+    _first_tick: int
+    _kind: int
+    _last_confirmed: int
+
+    def __init__(
+        self,
+        *,
+        first_tick: int,
+        first_position: int,
+        last_confirmed: int,
+        kind: int,
+        vchannel: str,
+        rows: pa.RecordBatch,
+        term: Term,
+    ) -> None:
+        assign = object.__setattr__
+        assign(self, "_first_tick", first_tick)
+        assign(self, "_first_position", first_position)
+        assign(self, "_last_confirmed", last_confirmed)
+        assign(self, "_kind", kind)
+        assign(self, "vchannels", (vchannel,))
+        assign(self, "rows", rows)
+        assign(self, "term", term)
+        assign(self, "txns", None)
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+    @property
+    def time_ticks(self) -> U64:
+        return np.arange(self._first_tick, self._first_tick + len(self), dtype=np.uint64)
+
+    @property
+    def positions(self) -> U64:
+        return np.arange(self._first_position, self._first_position + len(self), dtype=np.uint64)
+
+    @property
+    def last_confirmed(self) -> U64:
+        return np.full(len(self), self._last_confirmed, np.uint64)
+
+    @property
+    def types(self) -> U8:
+        return np.full(len(self), self._kind, np.uint8)
+
+    @property
+    def vchannel_ids(self) -> U16:
+        return np.zeros(len(self), np.uint16)
+
+    @property
+    def first_time_tick(self) -> int:
+        return self._first_tick
+
+    @property
+    def last_time_tick(self) -> int:
+        return self._first_tick + len(self) - 1
+
+    @property
+    def first_position(self) -> int:
+        return self._first_position
+
+    @property
+    def is_sorted(self) -> bool:
+        return True
+
+    def slice(self, start: int, stop: int) -> Batch:
+        return RunBatch(
+            first_tick=self._first_tick + start,
+            first_position=self._first_position + start,
+            last_confirmed=self._last_confirmed,
+            kind=self._kind,
+            vchannel=self.vchannels[0],
+            rows=self.rows.slice(start, stop - start),
+            term=self.term,
+        )
+
+    def take(self, indices: npt.NDArray[np.intp]) -> Batch:
+        return Batch(
+            time_ticks=self.time_ticks,
+            positions=self.positions,
+            last_confirmed=self.last_confirmed,
+            types=self.types,
+            vchannel_ids=self.vchannel_ids,
+            vchannels=self.vchannels,
+            rows=self.rows,
+            term=self.term,
+        ).take(indices)
 
 
 def _txn(raw: bytes) -> bytes | None:

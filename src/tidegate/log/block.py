@@ -19,7 +19,7 @@ import pyarrow as pa
 import xxhash
 
 from tidegate.errors import InvariantBroken
-from tidegate.log.batch import BODY_SCHEMA, Batch
+from tidegate.log.batch import BODY_SCHEMA, Batch, RunBatch
 from tidegate.log.message import MessageType, Term
 
 MAGIC: Final = b"TGB1"
@@ -325,6 +325,9 @@ def _decode_rows(header: Header, first_type: int, names: tuple[str, ...], payloa
         txns = np.frombuffer(payload, np.dtype("V16"), count, at)
         at += 16 * count
     bodies = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), buffer.slice(at)])
+    if not header.flags:
+        rows = pa.RecordBatch.from_arrays([bodies], schema=BODY_SCHEMA)
+        return _as_run(header, first_type, names[0], rows)
     return Batch(
         time_ticks=_run(header.first_time_tick, count),
         positions=_run(header.first_position, count),
@@ -338,6 +341,18 @@ def _decode_rows(header: Header, first_type: int, names: tuple[str, ...], payloa
     )
 
 
+def _as_run(header: Header, kind: int, vchannel: str, rows: pa.RecordBatch) -> RunBatch:
+    return RunBatch(
+        first_tick=header.first_time_tick,
+        first_position=header.first_position,
+        last_confirmed=header.last_confirmed,
+        kind=kind,
+        vchannel=vchannel,
+        rows=rows,
+        term=Term(header.term),
+    )
+
+
 def _decode_arrow(
     header: Header, first_type: int, names: tuple[str, ...], schema_bytes: bytes, payload: memoryview
 ) -> Batch:
@@ -346,15 +361,16 @@ def _decode_arrow(
     system: dict[str, pa.Array] = {}
     width = rows.num_columns
     flags = header.flags
-    if flags:
-        extra = [name for flag, name in _OPTIONAL if flags & flag]
-        if flags & SPARSE:
-            extra = [*SPARSE_FIELDS, *extra]
-        width -= len(extra)
-        for index, name in enumerate(extra):
-            system[name] = rows.column(width + index)
-        schema = pa.schema(list(rows.schema)[:width], metadata=rows.schema.metadata)
-        rows = pa.RecordBatch.from_arrays(rows.columns[:width], schema=schema)
+    if not flags:
+        return _as_run(header, first_type, names[0], rows)
+    extra = [name for flag, name in _OPTIONAL if flags & flag]
+    if flags & SPARSE:
+        extra = [*SPARSE_FIELDS, *extra]
+    width -= len(extra)
+    for index, name in enumerate(extra):
+        system[name] = rows.column(width + index)
+    schema = pa.schema(list(rows.schema)[:width], metadata=rows.schema.metadata)
+    rows = pa.RecordBatch.from_arrays(rows.columns[:width], schema=schema)
     txns = None
     if flags & HAS_TXNS:
         column = system["_txn"]

@@ -33,7 +33,7 @@ class ReorderBuffer:
         Raises: `InvariantBroken` when one is at or below a tick that was already delivered: the tick's promise
         was false.
         """
-        first, last = int(batch.time_ticks.min()), int(batch.time_ticks.max())
+        first, last = batch.first_time_tick, batch.last_time_tick
         if first <= self._after:
             position = int(batch.positions[np.argmin(batch.time_ticks)])
             raise InvariantBroken(
@@ -58,7 +58,7 @@ class ReorderBuffer:
             else:
                 mask = batch.time_ticks <= tick
                 for part, target in ((batch.where(mask), ready), (batch.where(~mask), rest)):
-                    target.append((int(part.time_ticks.min()), int(part.time_ticks.max()), part))
+                    target.append((part.first_time_tick, part.last_time_tick, part))
         self._held = rest
         self.nbytes = sum(batch.nbytes for _, _, batch in rest)
         ready.sort(key=lambda each: each[0])

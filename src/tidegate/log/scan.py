@@ -24,6 +24,7 @@ CHUNK: Final = 4 << 20
 """Bytes read at a time."""
 COALESCE_ROWS: Final = 8192
 """Small blocks are gathered into batches of about this many messages."""
+_FIT_FROM: Final = 64 << 10
 _REST_CHUNK: Final = 256 << 10
 _COALESCE_BLOCK: Final = 64
 """Blocks of at most this many messages count as small."""
@@ -37,13 +38,15 @@ class Window:
         self._file = file
         self._end = end
         self._chunk = chunk
+        self._fit = 0
+        """Size of the last large block: reading a multiple of it cuts none of the following in two."""
         self.start = 0
         self.view = memoryview(b"")
 
     def at(self, offset: int, size: int) -> int:
         """The index in `view` of `offset`, with `size` bytes behind it if the file has them."""
         if offset < self.start or offset + size > self.start + len(self.view):
-            want = max(self._chunk, size)
+            want = max(self._chunk // self._fit, 1) * self._fit if self._fit >= size else max(self._chunk, size)
             if size > self._chunk:
                 # The size comes from a header that may be damaged; the file's own does not.
                 want = min(want, max(self._file.size() - offset, 0))
@@ -60,7 +63,10 @@ class Window:
         if header is None:
             return None
         index = self.at(offset, header.size)
-        return (index, header) if block.is_intact(self.view, index, header) else None
+        if not block.is_intact(self.view, index, header):
+            return None
+        self._fit = header.size if header.size >= _FIT_FROM else 0
+        return index, header
 
 
 @dataclass(frozen=True, slots=True)

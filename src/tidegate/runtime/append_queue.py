@@ -30,7 +30,7 @@ class AppendQueue:
         return len(self.items)
 
     def push(self, item: PendingAppend) -> None:
-        if item.is_special:
+        if item.exclusive or item.held is not None or item.plan is not None:
             self._special += 1
         self.items.append(item)
         self.in_flight_bytes += item.size
@@ -65,7 +65,7 @@ class AppendQueue:
             size += each.size
             rows += each.count
             items.append(each)
-            if each.is_special:
+            if each.exclusive or each.held is not None or each.plan is not None:
                 self._special -= 1
             if each.exclusive:
                 blocked.add(each.vchannel)

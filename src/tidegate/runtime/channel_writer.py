@@ -412,6 +412,8 @@ class ChannelWriter:
                 return item.result()
             # It may have to wait for somebody else's place; meanwhile it may be asked to write, more than once.
             woken = item.wait_for_turn(None if deadline is None else max(deadline - self._monotonic(), 0))
+            if item.is_done:
+                return item.result()
             with self._mutex:
                 lead, item.leads = item.leads, False
                 if not (woken or lead or item.is_done):

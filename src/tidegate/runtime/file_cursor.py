@@ -153,7 +153,7 @@ class FileCursor:
             self.close()
 
     def _wanted(self, batch: Batch) -> Batch | None:
-        if int(batch.positions[0]) >= self._position and int(batch.time_ticks.min()) > self._after:
+        if batch.first_position >= self._position and batch.first_time_tick > self._after:
             return batch
         mask = (batch.positions >= self._position) & (batch.time_ticks > self._after)
         return batch.where(mask) if mask.any() else None

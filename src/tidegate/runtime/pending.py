@@ -75,11 +75,6 @@ class PendingAppend:
         self.body = body
         """The one body of a single message; a batch has `bodies` or `rows` instead."""
 
-    @property
-    def is_special(self) -> bool:
-        """Exclusive, at a reserved place, or a tick: it cannot simply be taken with the rest."""
-        return self.exclusive or self.held is not None or self.plan is not None
-
     def done(self) -> bool:
         """Whether it was acknowledged or has failed."""
         return self.is_done
