@@ -330,6 +330,15 @@ def test_a_tick_below_a_moved_commit_leads_readers_to_the_transactions_beginning
     assert plan.last_confirmed <= 2
 
 
+def test_an_idle_channels_tick_leads_readers_to_the_last_message_and_not_further_back() -> None:
+    """Who resumes from a tick of a quiet channel has nothing to read again; an open transaction is what holds it."""
+    channel, txn = channel_with_an_open_transaction()
+    txn.done = True
+    plan = channel.plan_tick(106)
+    assert plan is not None and not plan.persist
+    assert plan.last_confirmed == 3
+
+
 def test_a_tick_made_up_for_later_leads_readers_where_it_would_have_led_them_then() -> None:
     """A tick at 106 fails; until it is made again a transaction commits above it. Its beginning must not be skipped."""
     channel, txn = channel_with_an_open_transaction()

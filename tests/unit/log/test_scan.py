@@ -188,6 +188,33 @@ def test_a_header_that_claims_gigabytes_ends_the_scan_without_reading_them() -> 
     assert scan_all(segment.file()).offset == end
 
 
+class Counting:
+    """A file that remembers the largest read it was asked for."""
+
+    def __init__(self, inner: File) -> None:
+        self.inner = inner
+        self.largest = 0
+
+    def read(self, offset: int, size: int) -> memoryview:
+        self.largest = max(self.largest, size)
+        return self.inner.read(offset, size)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.inner, name)
+
+
+def test_no_damaged_header_makes_a_window_ask_for_more_than_the_file_has() -> None:
+    """Every read is a buffer of that size: one flipped bit must not cost gigabytes, then or for the next block."""
+    segment = Segment().rows(b"claims too much").rows(b"good")
+    segment.data[START + 16 : START + 24] = b"\xff\xff\xff\x7f" * 2
+    file = Counting(memory_file(segment.data))
+    window = Window(file)
+    assert window.block(START) is None
+    window.start, window.view = 0, memoryview(b"")
+    assert window.block(segment.offsets[1]) is not None
+    assert file.largest <= scanning.CHUNK
+
+
 # -- reading -------------------------------------------------------------------------------------------------
 
 
