@@ -22,10 +22,14 @@ class ReorderBuffer:
         """Messages at or below `after` were delivered before and must not come again."""
         self._after = after
         self._held: list[tuple[int, int, Batch]] = []
-        self.nbytes = 0
 
     def __len__(self) -> int:
         return sum(len(batch) for _, _, batch in self._held)
+
+    @property
+    def nbytes(self) -> int:
+        """Roughly what it holds in memory."""
+        return sum(batch.nbytes for _, _, batch in self._held)
 
     def push(self, batch: Batch) -> None:
         """Take in messages as they were read.
@@ -41,7 +45,6 @@ class ReorderBuffer:
                 f" that promised there was none"
             )
         self._held.append((first, last, batch))
-        self.nbytes += batch.nbytes
 
     def pop_until(self, tick: int) -> list[Batch]:
         """Everything at or below `tick`, in TimeTick order."""
@@ -60,7 +63,6 @@ class ReorderBuffer:
                 for part, target in ((batch.where(mask), ready), (batch.where(~mask), rest)):
                     target.append((part.first_time_tick, part.last_time_tick, part))
         self._held = rest
-        self.nbytes = sum(batch.nbytes for _, _, batch in rest)
         ready.sort(key=lambda each: each[0])
         return _in_order(ready)
 

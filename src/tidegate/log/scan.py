@@ -25,6 +25,8 @@ CHUNK: Final = 4 << 20
 COALESCE_ROWS: Final = 8192
 """Small blocks are gathered into batches of about this many messages."""
 _FIT_FROM: Final = 64 << 10
+_LARGE: Final = 1 << 20
+"""Bytes read at a time where blocks are large: what was just copied is then still in the processor's cache."""
 _REST_CHUNK: Final = 256 << 10
 _COALESCE_BLOCK: Final = 64
 """Blocks of at most this many messages count as small."""
@@ -46,7 +48,7 @@ class Window:
     def at(self, offset: int, size: int) -> int:
         """The index in `view` of `offset`, with `size` bytes behind it if the file has them."""
         if offset < self.start or offset + size > self.start + len(self.view):
-            want = max(self._chunk // self._fit, 1) * self._fit if self._fit >= size else max(self._chunk, size)
+            want = max(_LARGE // self._fit, 1) * self._fit if self._fit >= size else max(self._chunk, size)
             if size > self._chunk:
                 # The size comes from a header that may be damaged; the file's own does not.
                 want = min(want, max(self._file.size() - offset, 0))
