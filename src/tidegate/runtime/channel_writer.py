@@ -283,10 +283,11 @@ class ChannelWriter:
         *,
         kind: MessageType = MessageType.INSERT,
         txn: bytes | None = None,
+        session: Session | None = None,
         timeout_s: float | None = None,
     ) -> Appended:
         """Append many messages as one: all of them become part of the log, or none. Each has its own TimeTick."""
-        return self._append_and_wait(self._batch(vchannel, rows, kind, txn), timeout_s)
+        return self._append_and_wait(self._batch(vchannel, rows, kind, txn, session), timeout_s)
 
     def append_batch_async(
         self,
@@ -295,10 +296,11 @@ class ChannelWriter:
         *,
         kind: MessageType = MessageType.INSERT,
         txn: bytes | None = None,
+        session: Session | None = None,
         timeout_s: float | None = None,
     ) -> PendingAppend:
         """`append_batch` without waiting for the acknowledgement."""
-        item = self._batch(vchannel, rows, kind, txn)
+        item = self._batch(vchannel, rows, kind, txn, session)
         if self._enqueue(item, timeout_s):
             self._schedule()
         return item
@@ -387,11 +389,18 @@ class ChannelWriter:
         return item
 
     def _batch(
-        self, vchannel: str, rows: pa.RecordBatch | Sequence[bytes], kind: MessageType, txn: bytes | None
+        self,
+        vchannel: str,
+        rows: pa.RecordBatch | Sequence[bytes],
+        kind: MessageType,
+        txn: bytes | None,
+        session: Session | None,
     ) -> PendingAppend:
         bodies, arrow, count, size = self._requests.check_batch(vchannel, rows, kind, txn)
         item = PendingAppend(self._mutex, vchannel, kind, size)
-        item.bodies, item.rows, item.count, item.txn = bodies, arrow, count, txn
+        item.bodies, item.rows, item.count = bodies, arrow, count
+        if txn is not None:
+            item.txn, item.session = txn, session
         return item
 
     def _tick_item(self, time_tick: Timestamp, last_confirmed: Position, plan: TickPlan | None = None) -> PendingAppend:
@@ -682,9 +691,16 @@ class ChannelWriter:
                     self._machine.acknowledge(each.held, each.position)
                 self._locks.release_shared(each.vchannel)
             elif each.exclusive:
-                if self.on_exclusive is not None:
-                    self.on_exclusive(each.vchannel, Timestamp(each.first_tick))
+                self._tell_exclusive(each)
                 self._locks.release_exclusive(each.vchannel)
+
+    def _tell_exclusive(self, item: PendingAppend) -> None:
+        if self.on_exclusive is None:
+            return
+        try:
+            self.on_exclusive(item.vchannel, Timestamp(item.first_tick))
+        except Exception:
+            _logger.exception("channel %r: the listener for exclusive appends raised", self.name)
 
     def _settle(self, items: list[PendingAppend], error: TidegateError | None) -> None:
         for each in items:
@@ -787,11 +803,21 @@ class ChannelWriter:
             )
 
     def sync_now(self) -> None:
-        """Make everything acknowledged so far durable; for durability `interval`."""
+        """Make everything acknowledged so far durable; for durability `interval`.
+
+        Raises: `DiskFull` or `StorageFailed`. What was acknowledged since the last good sync may then be lost with the
+        power; the open segment is left behind, because a later sync of it proves nothing.
+        """
         with self._mutex:
             segments = self._segments
-            number, offset = segments.id, segments.offset
-        segments.sync()
+            each, offset = segments.id, segments.offset
+        try:
+            segments.sync()
+        except OSError as error:
+            with self._mutex:
+                segments.broken = segments.broken or segments.id == each
+            what = "what was acknowledged since the last sync may not survive a loss of power"
+            raise self._storage_error(error, what) from error
         with self._mutex:
-            if segments.id == number:
+            if segments.id == each:
                 segments.mark_synced(offset)

@@ -128,7 +128,8 @@ class Log:
         """Open or create the log at `path`.
 
         Raises: `InUse` when another live process writes it. With `takeover` that process is fenced instead: whatever
-        it still writes is not part of the log, and its appends fail.
+        it still writes is not part of the log, and its appends fail. It must hang or be stopped: one that runs
+        keeps the oracle's lease, and then this raises `NotLeader` after 10 s.
         """
         self.path: Final = Path(path)
         self.settings: Final = settings or LogSettings()
@@ -405,6 +406,9 @@ class Log:
                         self._remove(name)
             except (TidegateError, OSError) as error:
                 self._trouble("maintenance", str(error))
+            except Exception as error:
+                # A defect of ours must not end sealing and retention without a word.
+                self._trouble("maintenance", repr(error))
             else:
                 self._troubles.pop("maintenance", None)
 

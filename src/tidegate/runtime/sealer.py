@@ -104,6 +104,10 @@ def _merge(files: Files, directory: str, old: File, header: SegmentHeader, close
             files.remove(temporary)
         raise
     new.close()
+    if closed.id.name not in files.names(directory):
+        # Retention was faster; renaming would bring it back.
+        files.remove(temporary)
+        raise FileNotFoundError(path)
     files.rename(temporary, path)
     files.sync_dir(directory)
     return trailer
