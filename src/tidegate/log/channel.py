@@ -118,7 +118,7 @@ class Channel:
 
         Raises: `InvariantBroken` when they are not above everything allocated before.
         """
-        if first <= self.allocated:
+        if first <= self.allocated or count < 1:
             raise InvariantBroken(f"channel {self.name!r}: TimeTick {first} was allocated after {self.allocated}")
         append = Append(first, count, self.last_confirmed.position, vchannels, session)
         self.allocated = append.last

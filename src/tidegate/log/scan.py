@@ -113,11 +113,11 @@ def scan(file: File, path: str, *, offset: int, chain: int, position: int, time_
         offset += header.size
         blocks += 1
         messages += header.messages
-    garbage = _check_rest(file, path, offset, chain)
+    garbage = _check_rest(file, path, offset, position)
     return ScanEnd(start, offset, chain, position, time_tick, last_tick, blocks, messages, garbage)
 
 
-def _check_rest(file: File, path: str, end: int, chain: int) -> int:
+def _check_rest(file: File, path: str, end: int, position: int) -> int:
     """Count non-zero bytes behind `end`, and look for a block written after `end` was durable.
 
     Looks to the end of the file: zeros may be the inside of a large block that was lost.
@@ -140,7 +140,8 @@ def _check_rest(file: File, path: str, end: int, chain: int) -> int:
                 if at < end or at % 8:
                     continue
                 found = window.block(at)
-                if found is not None and found[1].synced > end and found[1].previous != chain:
+                # A torn message may itself carry blocks of some log; one of this place fits it in every respect.
+                if found is not None and end < found[1].synced <= at and found[1].first_position > position:
                     raise Corruption(path, end, f"damaged, though an intact block at {at:,} was written after it")
         # Overlap by one header, so that a magic across two chunks is not missed.
         offset += len(view) if offset + len(view) >= size else max(len(view) - block.HEADER_SIZE, 1)

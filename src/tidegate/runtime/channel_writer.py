@@ -305,7 +305,7 @@ class ChannelWriter:
             self._schedule()
         return item
 
-    def reserve(self, vchannel: str, *, timeout_s: float | None = None) -> Reservation:
+    def reserve(self, vchannel: str, *, session: Session | None = None, timeout_s: float | None = None) -> Reservation:
         """Take a TimeTick now for a message to come. Waits while somebody has, or waits for, the place alone."""
         deadline = None if timeout_s is None else self._monotonic() + timeout_s
         self._requests.check_place(vchannel)
@@ -316,7 +316,7 @@ class ChannelWriter:
                     break
                 self._wait_for_room(deadline, f"virtual channel {vchannel!r} is wanted by an exclusive append")
             try:
-                held = self._machine.allocate(self._allocate(1), 1, (vchannel,))
+                held = self._machine.allocate(self._allocate(1), 1, (vchannel,), session)
             except TidegateError:
                 self._locks.release_shared(vchannel)
                 raise

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from _thread import LockType, allocate_lock
+from collections import deque
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from threading import Lock
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
+from weakref import WeakKeyDictionary, ref
 
 import pyarrow as pa
 
@@ -110,12 +113,8 @@ class PendingAppend:
         if not self.is_done:
             loop = asyncio.get_running_loop()
             waiter: asyncio.Future[None] = loop.create_future()
-
-            def wake() -> None:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-            self.add_done_callback(lambda _: loop.call_soon_threadsafe(wake))
+            mailbox = _Mailbox.of(loop)
+            self.add_done_callback(lambda _: mailbox.put(waiter))
             yield from waiter
         return self.result()
 
@@ -156,6 +155,43 @@ class PendingAppend:
                 except Exception:
                     _logger.exception("a callback of an append raised")
             self._callbacks = None
+
+
+class _Mailbox:
+    """Wakes the tasks of one event loop. Waking a loop costs a system call, so all tasks of a commit share one."""
+
+    _all: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox]] = WeakKeyDictionary()
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = ref(loop)
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._guard = Lock()
+        self._is_called = False
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> _Mailbox:
+        found = cls._all.get(loop)
+        if found is None:
+            found = cls._all[loop] = cls(loop)
+        return found
+
+    def put(self, waiter: asyncio.Future[None]) -> None:
+        """Have `waiter` resolved by its loop; called from any thread."""
+        with self._guard:
+            self._waiters.append(waiter)
+            called, self._is_called = self._is_called, True
+        loop = self._loop()
+        if not called and loop is not None:
+            with suppress(RuntimeError):  # The loop was closed: nobody waits any more.
+                loop.call_soon_threadsafe(self._resolve)
+
+    def _resolve(self) -> None:
+        with self._guard:
+            waiters, self._waiters = self._waiters, deque()
+            self._is_called = False
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
 
 _appended: Final = Appended._make
