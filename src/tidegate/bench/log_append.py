@@ -63,20 +63,18 @@ def _block_size(channel: ChannelWriter) -> int:
 
 
 def eight_writers(report: Report, work: Work) -> None:
-    """Eight threads, each waiting for every acknowledgement, against one."""
+    """Eight writers, each waiting for every acknowledgement, against one: as threads, and on one thread by futures."""
     rounds, seconds = work.pick(7, 1), work.pick(0.7, 0.05)
     work.warm_up(work.pick(64 << 20, 1 << 20))
     with work.log() as log:
-        write = row_writer(log.channel(CHANNEL))
-        eight, one = alternate_rates(lambda: rate([write] * 8, seconds), lambda: rate([write], seconds), rounds)
-    report.add(
-        "log.append.8_writers",
-        eight,
-        "rows/s",
-        against=f"1 thread: {one:,.0f} rows/s",
-        ratio=eight / one,
-        goal=">= 4.0",
-    )
+        channel = log.channel(CHANNEL)
+        write = row_writer(channel)
+        for name, several in (
+            ("log.append.8_writers", lambda: rate([write] * 8, seconds)),
+            ("log.append.8_writers_async", lambda: multiplexed(channel, seconds, writers=8, in_flight=1)),
+        ):
+            eight, one = alternate_rates(several, lambda: rate([write], seconds), rounds)
+            report.add(name, eight, "rows/s", against=f"1 thread: {one:,.0f} rows/s", ratio=eight / one, goal=">= 4.0")
 
 
 class row_writer:
@@ -98,7 +96,7 @@ def many_async(report: Report, work: Work) -> None:
     with work.log() as log:
         channel = log.channel(CHANNEL)
         for round_number in range(rounds + 1):
-            found = _multiplexed(channel, seconds)
+            found = multiplexed(channel, seconds, writers=_WRITERS, in_flight=_IN_FLIGHT)
             if round_number:
                 rates.append(found)
     value = statistics.median(rates)
@@ -112,24 +110,24 @@ def many_async(report: Report, work: Work) -> None:
     )
 
 
-def _multiplexed(channel: ChannelWriter, seconds: float) -> float:
-    """Acknowledged rows a second."""
+def multiplexed(channel: ChannelWriter, seconds: float, *, writers: int, in_flight: int) -> float:
+    """Acknowledged rows a second of several writers on one thread, each with up to `in_flight` appends on their way."""
     append = channel.append_async
-    writers: list[tuple[str, deque[PendingAppend]]] = [(f"bench/{each % 8}", deque()) for each in range(_WRITERS)]
+    each_writer: list[tuple[str, deque[PendingAppend]]] = [(f"bench/{each % 8}", deque()) for each in range(writers)]
     began = time.perf_counter()
     end = began + seconds
     acknowledged = 0
     while time.perf_counter() < end:
         before = acknowledged
-        for vchannel, pending in writers:
+        for vchannel, pending in each_writer:
             while pending and pending[0].is_done:
                 pending.popleft().result()
                 acknowledged += 1
-            for _ in range(_IN_FLIGHT - len(pending)):
+            for _ in range(in_flight - len(pending)):
                 pending.append(append(vchannel, ROW))
         if acknowledged == before:
-            writers[0][1][0].result()
-    for _, pending in writers:
+            each_writer[0][1][0].result()
+    for _, pending in each_writer:
         for each in pending:
             each.result()
             acknowledged += 1

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-from tidegate.bench.log_append import row_writer
+from tidegate.bench.log_append import multiplexed, row_writer
 from tidegate.bench.report import Report, alternate
 from tidegate.bench.sqlite_writer import connect
 from tidegate.bench.work import CHANNEL, ROW, VCHANNEL, Work, alternate_rates, rate
@@ -22,22 +22,25 @@ _START_S: Final = 0.02
 
 
 def single_rows(report: Report, work: Work) -> None:
-    """Eight writer threads of the log against eight processes of SQLite, a transaction each row."""
+    """Eight writers, as threads and by futures, against eight processes of SQLite with a transaction each row."""
     rounds, seconds = work.pick(7, 1), work.pick(1.0, 0.05)
     work.warm_up(work.pick(64 << 20, 1 << 20))
     with work.log() as log, _sqlite_processes(work.directory / "rows.sqlite") as processes:
-        write = row_writer(log.channel(CHANNEL))
-        ours, theirs = alternate_rates(
-            lambda: rate([write] * 8, seconds), lambda: _measure_processes(processes, seconds), rounds
-        )
-    report.add(
-        "log.vs_sqlite.single_8",
-        ours,
-        "rows/s",
-        against=f"SQLite WAL FULL, {_PROCESSES} processes: {theirs:,.0f} rows/s",
-        ratio=ours / theirs,
-        goal=">= 3.0",
-    )
+        channel = log.channel(CHANNEL)
+        write = row_writer(channel)
+        for name, several in (
+            ("log.vs_sqlite.single_8", lambda: rate([write] * 8, seconds)),
+            ("log.vs_sqlite.single_8_async", lambda: multiplexed(channel, seconds, writers=8, in_flight=1)),
+        ):
+            ours, theirs = alternate_rates(several, lambda: _measure_processes(processes, seconds), rounds)
+            report.add(
+                name,
+                ours,
+                "rows/s",
+                against=f"SQLite WAL FULL, {_PROCESSES} processes: {theirs:,.0f} rows/s",
+                ratio=ours / theirs,
+                goal=">= 3.0",
+            )
 
 
 def batches(report: Report, work: Work) -> None:

@@ -20,6 +20,11 @@ from rich.table import Table
 from tidegate.errors import InvalidArgument
 
 
+def _readable(value: float) -> str:
+    """Four digits that count, without an exponent."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One measured value, and its ratio to what it is measured against."""
@@ -58,11 +63,16 @@ class Report:
         """Print the table; nothing in JSON mode, where every figure is out already."""
         if self._as_json:
             return
-        table = Table("figure", "value", "against", "ratio", "goal", "met")
+        table = Table()
+        table.add_column("figure", overflow="fold", min_width=18)
+        for name in ("value", "against"):
+            table.add_column(name)
+        for name in ("ratio", "goal", "met"):
+            table.add_column(name, no_wrap=True)
         for figure in self.figures:
             table.add_row(
                 figure.name,
-                f"{figure.value:,.4g} {figure.unit}",
+                f"{_readable(figure.value)} {figure.unit}",
                 figure.against,
                 f"{figure.ratio:.2f}",
                 figure.goal,

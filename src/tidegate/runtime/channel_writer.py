@@ -556,8 +556,11 @@ class ChannelWriter:
         count = sum([each.count for each in plain])
         try:
             first = int(self._allocate(count))
-        except TidegateError as error:
-            self._settle(plain, error)
+        except Exception as error:
+            # Whatever it is, whoever waits must be told, and the next group must find somebody to write it.
+            known = isinstance(error, TidegateError)
+            told = error if known else InvariantBroken(f"channel {self.name!r}: no timestamps: {error!r}")
+            self._settle(plain, told)
             commit.rejected = plain
             commit.items = [each for each in items if each.held is not None or each.plan is not None]
             self._release_exclusive(plain)
@@ -702,7 +705,7 @@ class ChannelWriter:
         except Exception:
             _logger.exception("channel %r: the listener for exclusive appends raised", self.name)
 
-    def _settle(self, items: list[PendingAppend], error: TidegateError | None) -> None:
+    def _settle(self, items: list[PendingAppend], error: Exception | None) -> None:
         for each in items:
             if error is not None:
                 each.error = error

@@ -17,6 +17,7 @@ from tidegate.errors import (
     ClockStalled,
     Closed,
     InvalidArgument,
+    InvariantBroken,
     LimitExceeded,
     TidegateError,
     WaitTimeout,
@@ -522,6 +523,16 @@ def test_appends_without_a_timestamp_fail_and_later_ones_succeed(rig: Rig, exclu
     tick(writer)
     assert rig.bodies() == [b"y"]
     assert (writer.status().in_flight_bytes, writer.status().holders) == (0, {})
+
+
+def test_an_oracle_with_a_defect_leaves_nobody_waiting(rig: Rig) -> None:
+    """An error of any kind is told to whoever waits, and the channel goes on."""
+    writer = rig.writer()
+    rig.oracle.error = TypeError("not a timestamp")
+    with pytest.raises(InvariantBroken, match="not a timestamp"):
+        writer.append("a", b"x", timeout_s=5)
+    rig.oracle.error = None
+    assert writer.append("a", b"y", timeout_s=5).messages == 1
 
 
 def test_a_tick_that_gets_no_timestamp_does_not_fail_the_append_that_asked_for_it(rig: Rig) -> None:
