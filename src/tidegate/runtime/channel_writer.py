@@ -15,7 +15,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Condition, Lock, Thread
 from typing import Final
@@ -26,7 +25,6 @@ from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import (
     Backpressure,
     Closed,
-    DiskFull,
     Fenced,
     InvalidArgument,
     InvariantBroken,
@@ -36,7 +34,7 @@ from tidegate.errors import (
     TidegateError,
     WaitTimeout,
 )
-from tidegate.log.channel import Append, Channel, ChannelStatus, TickPlan, Visible
+from tidegate.log.channel import Append, Channel, TickPlan, Visible
 from tidegate.log.last_confirmed import Session
 from tidegate.log.message import ALL_VCHANNELS, MessageType, Position, Term, Tick
 from tidegate.log.write_ahead_buffer import Evicted, Ticked
@@ -50,30 +48,12 @@ from tidegate.runtime.recent_blocks import RecentBlocks
 from tidegate.runtime.reservation import Reservation
 from tidegate.runtime.segments import Recovered, SegmentWriter
 from tidegate.runtime.settings import Durability, LogSettings
+from tidegate.runtime.writer_status import WriterStatus, storage_error
 
 _logger = logging.getLogger("tidegate.log")
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TICK_BYTES: Final = 16 << 20
 """Bytes after which a tick is due, whatever the time."""
 _UNUSUAL: Final = (MessageType.TIME_TICK, MessageType.DDL)
-
-
-@dataclass(frozen=True, slots=True)
-class WriterStatus:
-    """A channel's writer at one moment."""
-
-    channel: ChannelStatus
-    queued: int
-    in_flight_bytes: int
-    buffered_bytes: int
-    segment: str
-    offset: int
-    durable_to: int
-    position: Position
-    holders: dict[str, str]
-    recovered: Recovered
-    last_error: str | None
-    """Why the last commit failed, until one succeeds."""
 
 
 class ChannelWriter:
@@ -618,13 +598,7 @@ class ChannelWriter:
         return self._storage_error(error, "the append was cut off and is not part of the log")
 
     def _storage_error(self, error: OSError, what: str) -> Retryable:
-        path = self._files.describe(self._segments.directory)
-        if error.errno in _FULL:
-            return DiskFull(
-                f"channel {self.name!r}: no room on the disk of {path}; {what}. Reads go on; free some space or lower"
-                f" the retention, and appends work again by themselves"
-            )
-        return StorageFailed(f"channel {self.name!r}: {error.strerror or error} in {path}; {what}; check the disk")
+        return storage_error(self.name, self._files.describe(self._segments.directory), error, what)
 
     def finish(self, commit: Commit, error: TidegateError | None = None) -> None:
         """Acknowledge the commit, or fail it."""
