@@ -16,8 +16,8 @@ from tidegate.log.message import Position
 from tidegate.log.reorder import ReorderBuffer
 from tidegate.runtime import file_cursor, segments
 from tidegate.runtime.channel_reader import TailSource
-from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.commit import Commit
+from tidegate.runtime.committer import Committer
 from tidegate.runtime.oracle import Oracle
 from tidegate.runtime.segments import SegmentWriter
 from tidegate.sim.machine import SimTail
@@ -45,10 +45,10 @@ def _replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
 def acknowledge_before_sync() -> Iterator[None]:
     """Appends are acknowledged when they are written, not when they are durable."""
 
-    def sync(self: ChannelWriter, commit: Commit) -> None:
+    def sync(self: Committer, commit: Commit) -> None:
         """Forgotten."""
 
-    with _replaced(ChannelWriter, "sync", sync):
+    with _replaced(Committer, "sync", sync):
         yield
 
 
@@ -102,9 +102,9 @@ def oracle_starts_at_the_wall_clock() -> Iterator[None]:
 @_bug
 def old_term_may_append() -> Iterator[None]:
     """The fence is not looked at before acknowledging."""
-    original = ChannelWriter.finish
+    original = Committer.finish
 
-    def finish(self: ChannelWriter, commit: Commit, error: Any = None) -> None:
+    def finish(self: Committer, commit: Commit, error: Any = None) -> None:
         tail = self._tail
         self._tail = SimTail(int(self.term))
         try:
@@ -112,7 +112,7 @@ def old_term_may_append() -> Iterator[None]:
         finally:
             self._tail = tail
 
-    with _replaced(ChannelWriter, "finish", finish):
+    with _replaced(Committer, "finish", finish):
         yield
 
 
