@@ -200,3 +200,8 @@ def live(names: Iterable[str]) -> tuple[list[SegmentId], list[SegmentId]]:
             floor = min((s.number for s in kept), default=None)
         (kept if floor is None or each.number < floor else superseded).append(each)
     return sorted(kept), sorted(superseded)
+
+
+def newest_term(names: Iterable[str]) -> int:
+    """The largest term that any segment was created by; 0 for none."""
+    return max((each.term for name in names if (each := parse_name(name))), default=0)

@@ -16,6 +16,7 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Event, Lock, RLock, Thread
@@ -33,6 +34,7 @@ from tidegate.errors import (
     TidegateError,
 )
 from tidegate.log.message import NO_POSITION, MessageType, Position, Term
+from tidegate.log.segment import newest_term
 from tidegate.ports.clock import Clock, SystemClock
 from tidegate.ports.metadata import MetadataStore
 from tidegate.runtime.channel_reader import ChannelReader, TailSource
@@ -249,11 +251,16 @@ class Log:
             _logger.warning("%s: the oracle's lease had run out and was taken again", self.path)
 
     def _next_term(self, name: str) -> Term:
-        """Take the next term. Terms come from the metadata store, one at a time, and are never given twice."""
+        """Take the next term. Terms come from the metadata store, one at a time, and are never given twice.
+
+        The files know terms as well: if the store was lost or is an old copy, what they have seen counts.
+        """
         key = f"channel/{name}"
+        with closing(SharedTail(self.path / "log" / name)) as tail:
+            seen = max(newest_term(self._files.names(name)), tail.current_term())
         while True:
             found = self._store.get(key)
-            term = 1 if found is None else json.loads(found.value)["term"] + 1
+            term = max(seen, 0 if found is None else json.loads(found.value)["term"]) + 1
             value = json.dumps({"term": term}).encode()
             if self._store.compare_and_set(key, value, expected=0 if found is None else found.version) is not None:
                 return Term(term)

@@ -113,6 +113,10 @@ class SegmentWriter:
         """
         self.term = term
         names = self._files.names(self.directory)
+        newest = segment.newest_term(names)
+        if newest >= term:
+            # Its segments would count as superseded by those that are there.
+            raise Fenced(self._channel, term, newest)
         for name in names:
             if name.endswith(".tmp"):
                 self._files.remove(self.path(name))

@@ -308,3 +308,27 @@ def test_a_fenced_log_does_not_take_its_channel_back(open_log: Callable[..., Log
         old.channel("new one").append("a", b"x", timeout_s=10)
     assert theirs.append("a", b"y", timeout_s=10).messages == 1
     assert not isinstance(theirs._closed, Fenced)
+
+
+def test_a_log_whose_metadata_is_lost_goes_on_above_what_its_files_have_seen(tmp_path: Path) -> None:
+    """Terms start again in an empty store; a segment of a smaller term would not count as part of the log."""
+    path = tmp_path / "lost"
+    for life in range(3):
+        with Log(path) as log:
+            log.channel("c").append("a", b"%d" % life)
+    for lost in path.glob("meta.sqlite*"):
+        lost.unlink()
+    for fence in (path / "log" / "c").glob("fence*"):
+        fence.unlink()  # As after a restart of the machine.
+    with Log(path) as log:
+        assert log.channel("c").term == 4
+        log.channel("c").append("a", b"after")
+    with Log(path) as log:
+        target = log.channel("c").latest_tick.time_tick
+        found: list[bytes | None] = []
+        with LogFiles(path).reader("c") as reader:
+            while reader.tick is None or reader.tick.time_tick < target:
+                delivery = reader.read(10)
+                assert delivery is not None
+                found += [each.body for each in delivery.messages()]
+    assert found == [b"0", b"1", b"2", b"after"]
