@@ -18,7 +18,7 @@ MAY_IMPORT = {
 }
 PURE = ("clock", "log")
 IMPURE_MODULES = {"time", "random", "os", "io", "socket", "subprocess", "sqlite3", "uuid", "secrets", "tempfile"}
-LONGEST = 520
+LONGEST = 540
 
 
 def modules():

@@ -56,6 +56,8 @@ def simulate(
     that tears, loses unsynced writes, fills up and fails; and check every promise against an independent auditor."""
     if seed is not None and seeds is not None:
         raise click.UsageError("--seed runs one seed, --seeds many; give one of them")
+    if trace and seed is None:
+        raise click.UsageError("--trace goes with --seed: it prints one run")
     if seed is not None:
         sys.exit(_one(seed, steps, bug, trace=trace, as_json=as_json))
     sys.exit(_many(first, seeds or 500, steps, bug, jobs or os.cpu_count() or 1, as_json=as_json))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.errors import Corruption, InvalidArgument
+from tidegate.errors import Closed, Corruption, InvalidArgument
 from tidegate.log import block
 from tidegate.log.batch import Batch
 from tidegate.log.message import NO_POSITION, Message, MessageType, Position, Tick
@@ -43,6 +43,10 @@ class Delivery:
 
     def __len__(self) -> int:
         return sum(len(batch) for batch in self.batches)
+
+    def __bool__(self) -> bool:
+        """Always true: a tick without messages is still a delivery, and None means that there was none."""
+        return True
 
     def messages(self) -> Iterator[Message]:
         for batch in self.batches:
@@ -150,6 +154,7 @@ class ChannelReader:
         self._start_position = position
         self.tailing = False
         """Whether it reads from memory."""
+        self._is_closed = False
 
     @property
     def after(self) -> int:
@@ -173,6 +178,8 @@ class ChannelReader:
 
     def poll(self) -> Delivery | None:
         """As `read`, without waiting."""
+        if self._is_closed:
+            raise Closed("this reader was closed; make another one from the last tick it delivered")
         if self.tailing:
             delivery = self._poll_memory()
             if self.tailing:
@@ -190,6 +197,7 @@ class ChannelReader:
             yield from batch.messages()
 
     def close(self) -> None:
+        self._is_closed = True
         if self._cursor is not None:
             self._cursor.close()
         close = getattr(self._source, "close", None)

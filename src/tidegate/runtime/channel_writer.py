@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from threading import Thread
+from threading import Thread, get_ident
 from typing import Final
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import (
     Backpressure,
     Closed,
+    Fenced,
     InvalidArgument,
     TidegateError,
     WaitTimeout,
@@ -58,7 +59,11 @@ class ChannelWriter(Committer):
             self._work.put(False)
             self._thread.join(timeout_s)
             self._thread = None
-        if closing:
+        if self._writing:
+            # The disk does not answer. Whoever writes needs the files, and truncating would cut off what it wrote.
+            _logger.warning("channel %r: closing did not wait for a commit that is still under way", self.name)
+            return
+        if closing and not isinstance(self._closed, Fenced):
             self._append_last_tick()
             try:
                 self._segments.sync()
@@ -194,7 +199,7 @@ class ChannelWriter(Committer):
             if self._closed is not None:
                 self._machine.fail(held)
                 self._locks.release_shared(vchannel)
-                raise self._closed
+                raise self._closed.with_traceback(None)
             if at is not None:
                 self._machine.move(held, int(at))
             item.first_tick = held.first
@@ -256,6 +261,8 @@ class ChannelWriter(Committer):
         return item
 
     def _append_and_wait(self, item: PendingAppend, timeout_s: float | None) -> Appended:
+        if self._waking == get_ident():
+            raise InvalidArgument("a callback of an append cannot wait for another one; use append_async there")
         item.prepare_wait()
         lead = self._enqueue(item, timeout_s)
         deadline = None if timeout_s is None else self._monotonic() + timeout_s
@@ -265,7 +272,11 @@ class ChannelWriter(Committer):
             if item.is_done:
                 return item.result()
             # It may have to wait for somebody else's place; meanwhile it may be asked to write, more than once.
-            woken = item.wait_for_turn(None if deadline is None else max(deadline - self._monotonic(), 0))
+            try:
+                woken = item.wait_for_turn(None if deadline is None else max(deadline - self._monotonic(), 0))
+            except BaseException:  # Ctrl-C: nobody must wait for this thread to write.
+                self._stop_waiting(item)
+                raise
             if item.is_done:
                 return item.result()
             with self._mutex:
@@ -274,11 +285,27 @@ class ChannelWriter(Committer):
                     item.waits = False
                     raise WaitTimeout(f"the append was not acknowledged within {timeout_s} s; it is still under way")
 
+    def _resign(self) -> None:
+        """Stop writing for others though they wait."""
+        with self._mutex:
+            self._go_idle()
+            self._writing = bool(self._queue)
+            again = self._writing
+        if again:
+            self._schedule()
+
+    def _stop_waiting(self, item: PendingAppend) -> None:
+        with self._mutex:
+            item.waits = False
+            lead, item.leads = item.leads, False
+        if lead:
+            self._schedule()
+
     def _enqueue(self, item: PendingAppend, timeout_s: float | None) -> bool:
         """Put it into the queue. True when the channel was idle: the caller has to see to the writing."""
         with self._mutex:
             if self._closed is not None:
-                raise self._closed
+                raise self._closed.with_traceback(None)
             limit = self._in_flight_max
             if self._queue.in_flight_bytes + item.size > limit:
                 deadline = None if timeout_s is None else self._monotonic() + timeout_s
@@ -309,13 +336,17 @@ class ChannelWriter(Committer):
     def _lead(self, own: PendingAppend | None) -> None:
         """Write for everybody until `own` is acknowledged, or until nothing waits; then hand over."""
         while True:
-            if own is not None and self._companions.expected > len(self._queue):
-                self._companions.wait()
-            commit = self.next_commit()
-            if commit is None:
-                return
-            if commit.items:
-                self.run(commit)
+            try:
+                if own is not None and self._companions.expected > len(self._queue):
+                    self._companions.wait()
+                commit = self.next_commit()
+                if commit is None:
+                    return
+                if commit.items:
+                    self.run(commit)
+            except BaseException:  # Ctrl-C, or a defect of ours: somebody else goes on.
+                self._resign()
+                raise
             if own is None or not own.is_done:
                 continue
             with self._mutex:

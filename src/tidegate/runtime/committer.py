@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from threading import Condition, Lock, Thread
+from threading import Condition, Lock, Thread, get_ident
 from typing import Final
 
 from tidegate.clock.timestamp import Timestamp
@@ -107,6 +107,8 @@ class Committer:
         self._closed: TidegateError | None = None
         self._last_error: str | None = None
         self._thread: Thread | None = None
+        self._waking = 0
+        """The thread that is running callbacks, if one is."""
         self.on_exclusive: Callable[[str, Timestamp], None] | None = None
         """Called after an exclusive append, while its virtual channel is still held: transactions open there fail."""
         try:
@@ -154,7 +156,7 @@ class Committer:
     def check_open(self) -> None:
         """Raises: why the channel takes no more appends, if it does not."""
         if self._closed is not None:
-            raise self._closed
+            raise self._closed.with_traceback(None)
 
     def _tick_item(self, time_tick: Timestamp, last_confirmed: Position, plan: TickPlan | None = None) -> PendingAppend:
         item = PendingAppend(Lock(), ALL_VCHANNELS, MessageType.TIME_TICK, ROW_OVERHEAD)
@@ -206,6 +208,9 @@ class Committer:
             self.finish(
                 commit, cut if known else InvariantBroken(f"channel {self.name!r}: {error!r}; nothing was written")
             )
+        except BaseException as error:  # Ctrl-C in the middle: the others of the commit are told what is known.
+            self.finish(commit, self.abandon(commit, OSError(errno.EINTR, f"interrupted by {type(error).__name__}")))
+            raise
         else:
             self.finish(commit)
 
@@ -307,11 +312,15 @@ class Committer:
             self._settle(commit.items, error)
             if isinstance(error, Fenced):
                 self._closed = error
+                # What was written may belong to the new owner's log: nothing of this segment may be touched any more.
+                self._segments.broken = True
                 done = [*done, *self._drop_queue(error)]
             self._room.notify_all()
+        self._waking = get_ident()
         for each in done:
             if each.has_listeners:
                 each.wake()
+        self._waking = 0
         if commit.tick is not None:
             self._announce_tick()
         elif self._recent.waiting_bytes > self._tick_bytes and error is None:
@@ -484,7 +493,9 @@ class Committer:
             segments.sync()
         except OSError as error:
             with self._mutex:
-                segments.broken = segments.broken or segments.id == each
+                if segments.id != each:
+                    return  # It was left behind meanwhile, and synced before that.
+                segments.broken = True
             what = "what was acknowledged since the last sync may not survive a loss of power"
             raise self._storage_error(error, what) from error
         with self._mutex:

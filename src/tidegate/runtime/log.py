@@ -451,6 +451,8 @@ class Log:
             writer.close()
         self.oracle.close()
         self._store.close()
+        # Unlocked and not only closed: a child that was forked meanwhile holds the same open file.
+        fcntl.flock(self._lock_file, fcntl.LOCK_UN)
         os.close(self._lock_file)
 
     def __enter__(self) -> Log:
@@ -507,7 +509,7 @@ def writer_of(path: Path) -> str | None:
     """Which process has the log open for writing, if one has."""
     name = path / "log" / _LOCK
     try:
-        descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:

@@ -238,7 +238,11 @@ class SegmentWriter:
     def roll(self) -> None:
         """Go on in a new segment. The old one ends at its last good block, and is durable up to there."""
         if self.synced < self.offset and not self.broken:
-            self.sync()
+            try:
+                self.sync()
+            except OSError:
+                self.broken = True  # A later sync would prove nothing.
+                raise
         finished = Closed(
             self.id, self.offset, self.chain, self.position, self.time_tick, self.last_tick,
             self.messages, self.blocks, self._index,
@@ -298,7 +302,8 @@ class SegmentWriter:
     def give_back(self) -> None:
         """Return the unused room of the open segment to the disk.
 
-        Safe also for a writer that was fenced without knowing: it has written nothing behind its last good block.
+        Safe also for a writer that was fenced without knowing, as long as it has written nothing behind its last good
+        block; one that has is `broken`.
         """
         if self._file is not None and not self.broken:
             self._file.truncate(self.offset)
