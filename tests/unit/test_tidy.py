@@ -18,7 +18,7 @@ MAY_IMPORT = {
 }
 PURE = ("clock", "log")
 IMPURE_MODULES = {"time", "random", "os", "io", "socket", "subprocess", "sqlite3", "uuid", "secrets", "tempfile"}
-LONGEST = 540
+LONGEST = 500
 
 
 def modules():

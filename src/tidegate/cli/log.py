@@ -12,7 +12,8 @@ from tidegate.cli.log_print import print_messages
 from tidegate.cli.log_repair import repair
 from tidegate.cli.log_verify import verify
 from tidegate.cli.output import json_option, print_json, print_line, print_table, size, when
-from tidegate.runtime.log import LogFiles, writer_of
+from tidegate.runtime.log import LogFiles
+from tidegate.runtime.writer_lock import writer_of
 
 
 @click.group("log")

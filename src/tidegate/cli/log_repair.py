@@ -17,9 +17,10 @@ from tidegate.errors import InUse
 from tidegate.log.segment import SegmentId
 from tidegate.ports.files import File, Files
 from tidegate.runtime.file_cursor import ChannelFiles
-from tidegate.runtime.log import LogFiles, writer_of
+from tidegate.runtime.log import LogFiles
 from tidegate.runtime.verify import Problem, Repaired
 from tidegate.runtime.verify import repair as repair_segment
+from tidegate.runtime.writer_lock import writer_of
 
 
 @click.command(short_help="Rewrite damaged segments with all that can be read.")

@@ -17,14 +17,7 @@ from threading import Condition, Lock, Thread, get_ident
 from typing import Final
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.errors import (
-    Fenced,
-    InvariantBroken,
-    OutcomeUnknown,
-    Retryable,
-    StorageFailed,
-    TidegateError,
-)
+from tidegate.errors import Fenced, InvariantBroken, OutcomeUnknown, Retryable, StorageFailed, TidegateError
 from tidegate.log.channel import Channel, TickPlan, Visible
 from tidegate.log.message import ALL_VCHANNELS, MessageType, Position, Term, Tick
 from tidegate.log.write_ahead_buffer import Evicted, Ticked

@@ -7,14 +7,12 @@ PATH/log/CHANNEL/    segments, their indexes, and the tail shared with readers
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
 import re
 import secrets
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -26,7 +24,6 @@ from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import (
     Closed,
     Corruption,
-    InUse,
     InvalidArgument,
     LimitExceeded,
     NotFound,
@@ -46,6 +43,7 @@ from tidegate.runtime.sealer import seal
 from tidegate.runtime.segments import Closed as ClosedSegment
 from tidegate.runtime.settings import Durability, LogSettings
 from tidegate.runtime.watermarks import Watermarks
+from tidegate.runtime.writer_lock import LOCK, let_go, take_lock, try_lock, writer_of
 from tidegate.stores.local_files import LocalFiles
 from tidegate.stores.shared_tail import SharedTail
 from tidegate.stores.sqlite_metadata import SqliteMetadataStore
@@ -54,8 +52,6 @@ _logger = logging.getLogger("tidegate.log")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _MAINTAIN_EVERY_S: Final = 0.25
 _STORE: Final = "meta.sqlite"
-_LOCK: Final = "lock"
-_LOCK_ATTEMPTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +134,7 @@ class Log:
         self._clock = clock or SystemClock()
         _make_directory(self.path)
         self._files = LocalFiles(self.path / "log")
-        self._lock_file, self._locked = _lock(self.path, takeover=takeover)
+        self._lock_file, self._locked = take_lock(self.path, takeover=takeover)
         self._guard = RLock()
         self._writers: dict[str, ChannelWriter] = {}
         self.watermarks: Final = Watermarks()
@@ -156,7 +152,7 @@ class Log:
             self.oracle = Oracle(self._store, self._clock, owner=owner)
             self.oracle.start()
         except BaseException:
-            os.close(self._lock_file)
+            let_go(self._lock_file)
             raise
         self.oracle.run()
         self._threads = [
@@ -185,10 +181,10 @@ class Log:
                 # One that was fenced stays so: opening it again here would take it away from its new owner.
                 writer.check_open()
                 return writer
-            if not _NAME.fullmatch(name) or name == _LOCK:
+            if not _NAME.fullmatch(name) or name == LOCK:
                 raise InvalidArgument(
                     f"{name!r} is no channel name: letters, digits, '_', '.', '-', at most 100, starting with a letter"
-                    f" or digit; {_LOCK!r} is taken"
+                    f" or digit; {LOCK!r} is taken"
                 )
             known = self.channels()
             if name not in known:
@@ -403,7 +399,7 @@ class Log:
                 return
             try:
                 if not self._locked:
-                    self._locked = _try_lock(self._lock_file)
+                    self._locked = try_lock(self._lock_file)
                 if by_interval:
                     for writer in self._open_writers():
                         writer.sync_now()
@@ -451,9 +447,7 @@ class Log:
             writer.close()
         self.oracle.close()
         self._store.close()
-        # Unlocked and not only closed: a child that was forked meanwhile holds the same open file.
-        fcntl.flock(self._lock_file, fcntl.LOCK_UN)
-        os.close(self._lock_file)
+        let_go(self._lock_file)
 
     def __enter__(self) -> Log:
         return self
@@ -474,53 +468,3 @@ def _make_directory(path: Path) -> None:
         LocalFiles(path).make_dir("log")
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be created: {error.strerror}; choose a place you may write to") from error
-
-
-def _lock(path: Path, *, takeover: bool) -> tuple[int, bool]:
-    """Take the writer's lock, which the kernel releases when the process dies. With `takeover`, go on without it."""
-    name = path / "log" / _LOCK
-    descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    for attempt in range(_LOCK_ATTEMPTS):
-        if _try_lock(descriptor):
-            return descriptor, True
-        if takeover:
-            return descriptor, False
-        if attempt < _LOCK_ATTEMPTS - 1:
-            # A reader that looks whether anybody writes holds the lock for a moment, too.
-            time.sleep(0.01)
-    os.close(descriptor)
-    raise InUse(
-        f"{path} is open in {_holder(name)}; use it through that process, close it, or read it with"
-        f" tidegate.read_log. If that process hangs, takeover=True fences it"
-    )
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return True
-
-
-def writer_of(path: Path) -> str | None:
-    """Which process has the log open for writing, if one has."""
-    name = path / "log" / _LOCK
-    try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _holder(name)
-    finally:
-        os.close(descriptor)
-    return None
-
-
-def _holder(lock: Path) -> str:
-    text = lock.read_text().strip()
-    return f"process {text}" if text.isdecimal() else "another process"

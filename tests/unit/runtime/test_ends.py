@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers import Rig, drain, tick
-from tidegate.errors import Closed, InvalidArgument
+from helpers import Calls, Rig, drain, eventually, tick
+from tidegate.errors import Closed, Fenced, InvalidArgument
 from tidegate.runtime.log import Log, LogFiles
 
 
@@ -26,6 +26,29 @@ def test_closing_in_the_middle_of_a_commit_cuts_nothing_off(rig: Rig) -> None:
     writer.finish(commit)
     assert pending.result().messages == 1
     rig.writer()
+    assert rig.bodies() == [b"kept"]
+
+
+def test_a_writer_fenced_while_it_closes_cuts_nothing_off(rig: Rig, calls: Calls) -> None:
+    """Its last block was whole when the new owner looked, so it is part of the new owner's log."""
+    old = rig.writer(start=True)
+    sync, reached, answer = old.segments.sync, threading.Event(), threading.Event()
+
+    def slow() -> None:
+        reached.set()
+        assert answer.wait(20)
+        sync()
+
+    old.segments.sync = slow  # type: ignore[method-assign]
+    pending = old.append_async("a", b"kept")
+    assert reached.wait(10)
+    closing = calls(old.close)
+    eventually(lambda: not old.is_open)
+    new = rig.writer()
+    answer.set()
+    closing.result(20)
+    assert isinstance(pending.exception(10), Fenced)
+    tick(new)
     assert rig.bodies() == [b"kept"]
 
 

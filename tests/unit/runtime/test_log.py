@@ -16,7 +16,8 @@ import tidegate
 from helpers import drain, eventually
 from tidegate.errors import ClockStalled, Closed, Fenced, InUse, InvalidArgument, LimitExceeded, NotFound, TidegateError
 from tidegate.log.message import Position
-from tidegate.runtime.log import Log, LogFiles, writer_of
+from tidegate.runtime.log import Log, LogFiles
+from tidegate.runtime.writer_lock import writer_of
 
 HOLD = """
 import sys
