@@ -16,11 +16,11 @@ from tidegate.cli.main import tidegate
 EXPECTED = {
     "log.append.single",
     "log.append.8_writers",
-    "log.append.8_writers_async",
+    "log.append.8_threads",
     "log.append.64_writers_async",
     "log.append.batch_10k",
     "log.vs_sqlite.single_8",
-    "log.vs_sqlite.single_8_async",
+    "log.vs_sqlite.single_8_threads",
     "log.vs_sqlite.batch_500",
     "log.read.batches",
     "log.read.rows_unsealed",
