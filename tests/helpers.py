@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,16 @@ def eventually(condition: Callable[[], Any], timeout_s: float = 10.0, what: str 
         if time.monotonic() > deadline:
             raise AssertionError(f"{what} did not come true within {timeout_s} s")
         time.sleep(0.002)
+
+
+def held_open(root: Path) -> list[str]:
+    """The files below `root` that this process has open or mapped into memory."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    found = {line.split(maxsplit=5)[5] for line in maps if str(root) in line}
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # The descriptor that lists them is gone by now.
+            found.add(str(each.readlink()))
+    return sorted(each for each in found if each.startswith(str(root)))
 
 
 class Calls:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,12 +60,14 @@ class ChannelFiles:
         Raises: `Corruption` when its header is damaged, `FileNotFoundError` when it is gone.
         """
         file = self.files.open(f"{self.directory}/{each.name}")
-        header = segment.decode_header(file.read(0, segment.HEADER_SIZE))
-        if header is None:
+        try:
+            header = segment.decode_header(file.read(0, segment.HEADER_SIZE))
+            if header is None:
+                raise Corruption(self.describe(each), 0, "the segment's header is damaged")
+            tail = file.read(max(file.size() - segment.TRAILER_SIZE, 0), segment.TRAILER_SIZE)
+        except BaseException:
             file.close()
-            raise Corruption(self.describe(each), 0, "the segment's header is damaged")
-        size = file.size()
-        tail = file.read(max(size - segment.TRAILER_SIZE, 0), segment.TRAILER_SIZE)
+            raise
         return OpenSegment(each, file, header, segment.decode_trailer(tail))
 
     def header(self, each: SegmentId) -> SegmentHeader:
@@ -165,7 +168,8 @@ class FileCursor:
             return limit.offset
         for each in self._channel.segments():
             if each.number == opened.id.number + 1:
-                return self._channel.header(each).previous_end
+                with suppress(FileNotFoundError):  # Retention removed it after it was listed.
+                    return self._channel.header(each).previous_end
         raise Truncated(
             f"the segment after {self._channel.describe(opened.id)} is gone; start from the earliest message"
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import tidegate
-from helpers import drain, eventually
+from helpers import drain, eventually, held_open
 from tidegate.errors import ClockStalled, Closed, Fenced, InUse, InvalidArgument, LimitExceeded, NotFound, TidegateError
 from tidegate.log.message import Position
 from tidegate.runtime.log import Log, LogFiles
@@ -251,15 +251,6 @@ def test_a_failed_opening_leaves_the_lock_free(tmp_path: Path) -> None:
 
 
 def test_open_files_are_given_back(open_log: Callable[..., Log], tmp_path: Path) -> None:
-    def descriptors() -> list[str]:
-        found = []
-        for each in Path("/proc/self/fd").iterdir():
-            try:
-                found.append(str(each.readlink()))
-            except OSError:
-                continue
-        return [each for each in found if str(tmp_path) in each]
-
     log = open_log()
     for name in ("a", "b"):
         writer = log.channel(name)
@@ -270,7 +261,7 @@ def test_open_files_are_given_back(open_log: Callable[..., Log], tmp_path: Path)
     reader.close()
     log.seal()
     log.close()
-    assert descriptors() == []
+    assert held_open(tmp_path) == []
 
 
 def test_status_tells_what_holds_a_channel_back(open_log: Callable[..., Log]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers import Rig, commit_all, drain, eventually, tick
+from helpers import BROKEN, Rig, commit_all, drain, eventually, held_open, tick
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import Corruption, InvalidArgument, Truncated
 from tidegate.log.message import ALL_VCHANNELS, Message, MessageType, Position
@@ -299,6 +299,36 @@ def test_a_reader_that_meets_retention_while_opening_a_segment_looks_again(rig: 
     rig.files.names = lambda path: answers.pop() if answers else names(path)  # type: ignore[method-assign]
     oldest.unlink()
     assert rig.bodies() == [b"1", b"2"]
+
+
+def test_a_reader_whose_next_segment_is_removed_while_it_looks_is_told_so(rig: Rig) -> None:
+    """It knows the end of the segment it reads from the header of the next one, which has just been listed."""
+    writer = rig.writer()
+    reader = rig.reader()
+    assert reader.poll() is not None
+    for _ in range(2):
+        writer.append("a", b"x")
+        tick(writer)
+        writer.segments.roll()
+    rig.seal(writer)
+    first, second, _ = rig.segment_paths()
+    names = rig.files.names
+    answers = [names("c")]
+    rig.files.names = lambda path: answers.pop() if answers else names(path)  # type: ignore[method-assign]
+    first.unlink()
+    second.unlink()
+    with pytest.raises(Truncated, match="is gone"):
+        drain(reader)
+    assert answers == []
+
+
+@pytest.mark.parametrize("reads", [0, 1])
+def test_a_segment_whose_ends_cannot_be_read_is_not_left_open(rig: Rig, reads: int) -> None:
+    rig.writer().close()
+    (only,) = rig.channel.segments()
+    with rig.files.failing(BROKEN, "read", after=reads), pytest.raises(OSError):
+        rig.channel.open(only)
+    assert held_open(rig.root) == []
 
 
 def test_reading_waits_no_longer_than_asked(rig: Rig) -> None:
