@@ -142,12 +142,17 @@ class PendingAppend:
             lock = self._lock
         if not lock.acquire(timeout=-1 if timeout_s is None else timeout_s):
             raise WaitTimeout(f"the append was not acknowledged within {timeout_s} s; it is still under way")
-        lock.release()
+        with suppress(RuntimeError):  # It was woken once more, and others who wait with it.
+            lock.release()
 
     def wake(self) -> None:
         """Release whoever waits and run the callbacks; called without the mutex, after `is_done` was set."""
-        if self._lock is not None and self._lock.locked():
-            self._lock.release()
+        if self._lock is not None:
+            # Asking first whether it is locked leaves room for another waker; suppress() costs more than all of it.
+            try:  # noqa: SIM105
+                self._lock.release()
+            except RuntimeError:
+                pass  # It was woken already.
         if self._callbacks:
             for callback in self._callbacks:
                 try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from _thread import allocate_lock
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -24,6 +25,7 @@ from tidegate.errors import (
 )
 from tidegate.log.message import ALL_VCHANNELS, MessageType
 from tidegate.runtime.channel_writer import ChannelWriter
+from tidegate.runtime.companions import Companions
 
 TXN = bytes(range(1, 17))
 
@@ -175,6 +177,48 @@ def test_an_awaited_append_that_fails_raises(rig: Rig) -> None:
     with pytest.raises(ClockStalled):
         asyncio.run(work())
     rig.oracle.error = None
+
+
+class Contested:
+    """A lock that another waker releases right before or right after we look at it."""
+
+    def __init__(self, *, before: bool) -> None:
+        self._lock = allocate_lock()
+        if not before:
+            self._lock.acquire()
+
+    def locked(self) -> bool:
+        try:
+            return self._lock.locked()
+        finally:
+            if self._lock.locked():
+                self._lock.release()
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def is_free(self) -> bool:
+        return not self._lock.locked()
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_two_who_wake_the_same_append_at_once_do_not_fail_each_other(rig: Rig, before: bool) -> None:
+    """The one who hands over the writing and the one who acknowledges may be different threads."""
+    writer = rig.writer()
+    pending, lock = writer.append_async("a", b"x"), Contested(before=before)
+    pending._lock = lock  # type: ignore[assignment]
+    pending.wake()
+    pending.wake()
+    assert lock.is_free()
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_leader_is_told_twice_that_its_companions_are_there(before: bool) -> None:
+    companions, lock = Companions(), Contested(before=before)
+    companions._lock = lock  # type: ignore[assignment]
+    companions.arrived()
+    companions.arrived()
+    assert lock.is_free()
 
 
 # -- limits, each with its own error ---------------------------------------------------------------------------
