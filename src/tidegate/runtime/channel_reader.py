@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _POLL_MIN_S: Final = 0.001
 _POLL_MAX_S: Final = 0.02
+_LOOK_AGAIN: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +86,33 @@ class TailSource:
         self._found: Limit | None = None
 
     def limit(self) -> tuple[Limit | None, int]:
-        term = self._tail.current_term()
-        if term != self._term or self._slot is None:
+        for _ in range(_LOOK_AGAIN):
+            term = self._tail.current_term()
+            self._follow(term)
             if self._slot is not None:
-                self._slot.close()
-            self._term, self._slot = term, self._tail.slot(term)
+                tick = self._slot.tick()
+                number, offset = split_address(self._slot.address())
+                if number:
+                    return Limit(number, offset), tick
+                if self._is_written():
+                    return None, 0  # A writer is just opening; what it finds to be the end is the end.
+            found = self._found or self._channel.end_of_log()
+            if self._tail.current_term() == term:
+                self._found = found
+                return found, 0
+            # A writer took over meanwhile: the slot is gone because it removed it, and the files hold what it has not
+            # published. What it publishes counts.
+        return None, 0
+
+    def _follow(self, term: int) -> None:
+        """Look at the slot of `term` from now on."""
+        if term == self._term and self._slot is not None:
+            return
         if self._slot is not None:
-            tick = self._slot.tick()
-            number, offset = split_address(self._slot.address())
-            if number:
-                self._found = None
-                return Limit(number, offset), tick
-            if self._is_written():
-                return None, 0  # A writer is just opening; what it finds to be the end is the end.
-        if self._found is None:
-            self._found = self._channel.end_of_log()
-        return self._found, 0
+            self._slot.close()
+        if term != self._term:
+            self._found = None
+        self._term, self._slot = term, self._tail.slot(term)
 
     def wait(self, after: int, seconds: float) -> None:
         if self._slot is not None and self._slot.tick() > after:
