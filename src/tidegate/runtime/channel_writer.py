@@ -40,8 +40,9 @@ class ChannelWriter(Committer):
 
     def start(self) -> None:
         """Start the thread that writes for appends nobody waits for."""
-        self._thread = Thread(target=self._run, name=f"tidegate-{self.name}", daemon=True)
-        self._thread.start()
+        thread = Thread(target=self._run, name=f"tidegate-{self.name}", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Refuse new appends, finish those under way, and stop."""

@@ -11,7 +11,7 @@ import errno
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from queue import SimpleQueue
 from threading import Condition, Lock, Thread, get_ident
 from typing import Final
@@ -84,12 +84,6 @@ class Committer:
             wall_ms=wall_ms,
             current_term=tail.current_term,
         )
-        try:
-            # Fence before looking for the end: see ports/tail.py.
-            self._slot = tail.fence(term)
-            self.recovered: Final[Recovered] = self._segments.recover(term)
-        except OSError as error:
-            raise self._storage_error(error, "the channel could not be opened") from error
         self._mutex = Lock()
         self._room = Condition(self._mutex)
         self._ticked = Condition(Lock())
@@ -104,13 +98,22 @@ class Committer:
         """The thread that is running callbacks, if one is."""
         self.on_exclusive: Callable[[str, Timestamp], None] | None = None
         """Called after an exclusive append, while its virtual channel is still held: transactions open there fail."""
-        try:
-            first = self._append_first_tick()
-        except TidegateError as error:
-            if not isinstance(error, Fenced):
-                self._segments.discard()
-            self._segments.close()
-            raise
+        with ExitStack() as undo:  # A term that does not open keeps no file open and no memory mapped.
+            undo.callback(self._segments.close)
+            try:
+                # Fence before looking for the end: see ports/tail.py.
+                self._slot = tail.fence(term)
+                undo.callback(self._slot.close)
+                self.recovered: Final[Recovered] = self._segments.recover(term)
+            except OSError as error:
+                raise self._storage_error(error, "the channel could not be opened") from error
+            try:
+                first = self._append_first_tick()
+            except TidegateError as error:
+                if not isinstance(error, Fenced):
+                    self._segments.discard()
+                raise
+            undo.pop_all()
         self._machine = Channel(name, term, first.time_tick, first.position)
         self._recent = RecentBlocks(first, settings)
 

@@ -13,8 +13,8 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Event, Lock, RLock, Thread
@@ -43,7 +43,7 @@ from tidegate.runtime.sealer import seal
 from tidegate.runtime.segments import Closed as ClosedSegment
 from tidegate.runtime.settings import Durability, LogSettings
 from tidegate.runtime.watermarks import Watermarks
-from tidegate.runtime.writer_lock import LOCK, let_go, take_lock, try_lock, writer_of
+from tidegate.runtime.writer_lock import LOCK, take_lock, writer_of
 from tidegate.stores.local_files import LocalFiles
 from tidegate.stores.shared_tail import SharedTail
 from tidegate.stores.sqlite_metadata import SqliteMetadataStore
@@ -134,7 +134,6 @@ class Log:
         self._clock = clock or SystemClock()
         _make_directory(self.path)
         self._files = LocalFiles(self.path / "log")
-        self._lock_file, self._locked = take_lock(self.path, takeover=takeover)
         self._guard = RLock()
         self._writers: dict[str, ChannelWriter] = {}
         self.watermarks: Final = Watermarks()
@@ -146,21 +145,31 @@ class Log:
         self._sealing = Lock()
         self._troubles: dict[str, str] = {}
         self._leading = Lock()
-        owner = _owner()
-        try:
+        self._threads: list[Thread] = []
+        with ExitStack() as ends:
+            self._lock = take_lock(self.path, takeover=takeover)
+            ends.callback(self._lock.let_go)
             self._store: MetadataStore = SqliteMetadataStore(str(self.path / _STORE))
-            self.oracle = Oracle(self._store, self._clock, owner=owner)
+            ends.callback(self._store.close)
+            self.oracle = Oracle(self._store, self._clock, owner=_owner())
+            ends.callback(lambda: self.oracle.close())  # Whichever it then is: see _lead_again.
             self.oracle.start()
-        except BaseException:
-            let_go(self._lock_file)
-            raise
-        self.oracle.run()
-        self._threads = [
-            Thread(target=self._tick_loop, name="tidegate-ticks", daemon=True),
-            Thread(target=self._maintain_loop, name="tidegate-maintenance", daemon=True),
-        ]
+            self.oracle.run()
+            ends.callback(self._stop_threads)
+            self._start_thread(self._tick_loop, "tidegate-ticks")
+            self._start_thread(self._maintain_loop, "tidegate-maintenance")
+            self._ends = ends.pop_all()
+
+    def _start_thread(self, loop: Callable[[], None], name: str) -> None:
+        thread = Thread(target=loop, name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _stop_threads(self) -> None:
+        self._stop.set()
+        self._wake.set()
         for thread in self._threads:
-            thread.start()
+            thread.join()
 
     # Channels
 
@@ -200,16 +209,22 @@ class Log:
 
     def _open_channel(self, name: str) -> ChannelWriter:
         term = self._next_term(name)
-        writer = ChannelWriter(
-            name,
-            term,
-            files=self._files,
-            directory=name,
-            tail=SharedTail(self.path / "log" / name),
-            allocate=self.allocate,
-            wall_ms=self._clock.wall_ms,
-            settings=self.settings,
-        )
+        with ExitStack() as undo:
+            tail = SharedTail(self.path / "log" / name)
+            undo.callback(tail.close)
+            writer = ChannelWriter(
+                name,
+                term,
+                files=self._files,
+                directory=name,
+                tail=tail,
+                allocate=self.allocate,
+                wall_ms=self._clock.wall_ms,
+                settings=self.settings,
+            )
+            undo.callback(writer.close)
+            writer.start()
+            undo.pop_all()
         found = writer.recovered
         if found.cut_bytes:
             _logger.warning(
@@ -218,7 +233,6 @@ class Log:
             )  # fmt: skip
         for path in found.discarded:
             _logger.warning("channel %r: removed %s, which a dead or fenced writer left unused", name, path)
-        writer.start()
         self._unexamined.append(name)
         self._wake.set()
         return writer
@@ -398,8 +412,7 @@ class Log:
             if self._stop.is_set():
                 return
             try:
-                if not self._locked:
-                    self._locked = try_lock(self._lock_file)
+                self._lock.try_lock()
                 if by_interval:
                     for writer in self._open_writers():
                         writer.sync_now()
@@ -434,20 +447,26 @@ class Log:
     def _check_open(self) -> None:
         if self._stop.is_set():
             raise Closed(f"the log at {self.path} was closed; open it again")
+        if self._lock.is_inherited:
+            raise Closed(f"the log at {self.path} was opened before a fork; close it there and open it here")
 
     def close(self) -> None:
-        """Finish what is under way, tick once more so that readers get all of it, and let go."""
-        if self._stop.is_set():
+        """Finish what is under way, tick once more so that readers get all of it, and let go.
+
+        Where one part cannot be closed the others are all the same; then its error is raised. In a forked child this
+        does nothing: the log is its parent's.
+        """
+        if self._lock.is_inherited:
             return
-        self._stop.set()
-        self._wake.set()
-        for thread in self._threads:
-            thread.join()
-        for writer in self._writers.values():
-            writer.close()
-        self.oracle.close()
-        self._store.close()
-        let_go(self._lock_file)
+        with self._guard:
+            if self._stop.is_set():
+                return
+            self._stop.set()
+        # Last in, first out: the threads, the channels, the oracle, the store, the lock.
+        with self._ends as ends:
+            for writer in self._writers.values():
+                ends.callback(writer.close)
+            ends.callback(self._stop_threads)
 
     def __enter__(self) -> Log:
         return self

@@ -111,6 +111,14 @@ class SharedTail:
     def fence(self, term: int) -> SharedSlot:
         self.close()
         slot = SharedSlot(_Mapped(self._directory / f"tail.{term}", create=True))
+        try:
+            self._raise_fence(term)
+        except BaseException:
+            slot.close()
+            raise
+        return slot
+
+    def _raise_fence(self, term: int) -> None:
         # The lock makes "the larger of both" one step when two writers fence at once.
         lock = os.open(self._directory / "fence.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -122,7 +130,6 @@ class SharedTail:
         for path in self._directory.glob("tail.*"):
             if path.suffix[1:].isdecimal() and int(path.suffix[1:]) < term:
                 path.unlink(missing_ok=True)
-        return slot
 
     def slot(self, term: int) -> SharedSlot | None:
         try:

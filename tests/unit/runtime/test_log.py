@@ -7,16 +7,30 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 import tidegate
-from helpers import drain, eventually, held_open
-from tidegate.errors import ClockStalled, Closed, Fenced, InUse, InvalidArgument, LimitExceeded, NotFound, TidegateError
+from helpers import BROKEN, drain, eventually, held_open
+from tidegate.errors import (
+    ClockStalled,
+    Closed,
+    Fenced,
+    InUse,
+    InvalidArgument,
+    LimitExceeded,
+    NotFound,
+    NotLeader,
+    StorageFailed,
+    TidegateError,
+)
 from tidegate.log.message import Position
 from tidegate.runtime.log import Log, LogFiles
+from tidegate.runtime.oracle import Oracle
+from tidegate.runtime.segments import SegmentWriter
 from tidegate.runtime.writer_lock import writer_of
 
 HOLD = """
@@ -118,6 +132,78 @@ def test_a_stopped_process_can_be_taken_over_and_finds_out_when_it_wakes(
             open_log()
     finally:
         child.close()
+
+
+FORK = """
+import os, sys
+from tidegate import open_log
+from tidegate.errors import Closed
+log = open_log(sys.argv[1])
+writer = log.channel("c")
+writer.append("a", b"1")
+go, tell = os.pipe()
+if os.fork() == 0:
+    if sys.argv[2] == "close":
+        os.read(go, 1)
+        try:
+            log.channel("c")
+        except Closed as error:
+            print(error)
+        log.close()
+    print("child is there", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+writer.append("a", b"2")
+os.write(tell, b"!")
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def forked(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """A process that has the log open and has forked; all of its family ends with the test."""
+    family: list[subprocess.Popen[str]] = []
+
+    def start(what: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", FORK, str(tmp_path / "log"), what]
+        family.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        return family[0]
+
+    yield start
+    for each in family:
+        each.kill()
+        each.communicate(timeout=20)  # Ends the child as well, and waits until it has let go of its output.
+
+
+def test_a_forked_child_does_not_hold_the_lock_when_its_parent_dies(
+    tmp_path: Path, open_log: Callable[..., Log], forked: Callable[[str], subprocess.Popen[str]]
+) -> None:
+    parent = forked("stay")
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "child is there\n"
+    parent.kill()
+    parent.wait()
+    log = open_log()
+    log.channel("c").append("a", b"3")
+    log.close()
+    assert bodies(tmp_path / "log")[-1] == b"3"
+
+
+def test_a_forked_child_that_closes_the_log_takes_nothing_from_its_parent(
+    tmp_path: Path, open_log: Callable[..., Log], forked: Callable[[str], subprocess.Popen[str]]
+) -> None:
+    """Closing would unlock the log and cut it off where it ended when the child was made."""
+    parent = forked("close")
+    assert parent.stdout is not None
+    assert "opened before a fork" in parent.stdout.readline()
+    assert parent.stdout.readline() == "child is there\n"
+    assert writer_of(tmp_path / "log") == f"process {parent.pid}"
+    with pytest.raises(InUse):
+        open_log()
+    parent.kill()
+    parent.wait()
+    open_log().channel("c")
+    assert bodies(tmp_path / "log") == [b"1", b"2"]
 
 
 # -- names and places ----------------------------------------------------------------------------------------------
@@ -248,6 +334,56 @@ def test_a_failed_opening_leaves_the_lock_free(tmp_path: Path) -> None:
     with pytest.raises(TidegateError):
         Log(path)
     assert writer_of(path) is None
+
+
+def test_a_log_whose_oracle_cannot_start_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even while somebody looks at the error, which keeps the half-made log alive."""
+
+    def refuse(self: Oracle, timeout_s: float = 10.0) -> None:
+        raise NotLeader("somebody else leads")
+
+    monkeypatch.setattr(Oracle, "start", refuse)
+    with pytest.raises(NotLeader) as caught:
+        Log(tmp_path / "log")
+    assert held_open(tmp_path) == []
+    assert caught.value.__traceback__ is not None
+
+
+@pytest.mark.parametrize("call", ["recover", "write"])
+def test_a_channel_that_cannot_be_opened_leaves_nothing_open(
+    open_log: Callable[..., Log], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Nor mapped into memory: neither when its end cannot be found nor when its first tick cannot be written."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(BROKEN, "broken")
+
+    log = open_log()
+    with monkeypatch.context() as broken, pytest.raises(StorageFailed) as caught:
+        broken.setattr(SegmentWriter, call, refuse)
+        log.channel("c")
+    assert held_open(tmp_path / "log" / "log" / "c") == []
+    assert caught.value.__traceback__ is not None
+    assert log.channel("c").append("a", b"x").messages == 1
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_channel_that_fails_to_close_keeps_nothing_else_open(
+    open_log: Callable[..., Log], tmp_path: Path, name: str
+) -> None:
+    log = open_log()
+    writers = {each: log.channel(each) for each in ("a", "b")}
+    close = writers[name].close
+
+    def failing(timeout_s: float = 10.0) -> None:
+        close(timeout_s)
+        raise ZeroDivisionError
+
+    writers[name].close = failing  # type: ignore[method-assign]
+    with pytest.raises(ZeroDivisionError):
+        log.close()
+    assert writer_of(tmp_path / "log") is None
+    assert held_open(tmp_path) == []
 
 
 def test_open_files_are_given_back(open_log: Callable[..., Log], tmp_path: Path) -> None:
