@@ -39,7 +39,7 @@ from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.file_cursor import ChannelFiles
 from tidegate.runtime.oracle import Oracle
 from tidegate.runtime.retention import SegmentFacts, facts, remove_old
-from tidegate.runtime.sealer import seal
+from tidegate.runtime.sealer import remove_leftovers, seal
 from tidegate.runtime.segments import Closed as ClosedSegment
 from tidegate.runtime.settings import Durability, LogSettings
 from tidegate.runtime.watermarks import Watermarks
@@ -341,12 +341,18 @@ class Log:
     # Sealing
 
     def _find_unsealed(self) -> None:
-        """Segments that an earlier life closed and did not seal."""
-        while self._unexamined:
-            name = self._unexamined.pop()
-            found = [fact.closed for fact in facts(ChannelFiles(self._files, name)) if fact.closed is not None]
+        """Segments that an earlier life closed and did not seal, and what it left of those that it did."""
+        for name in list(self._unexamined):
+            try:
+                known = facts(ChannelFiles(self._files, name))
+                remove_leftovers(self._files, name, [each.name for each in known if each.sealed])
+            except OSError as error:
+                self._trouble(f"examine {name}", str(error))
+                continue  # It stays in the list, so the next round tries again.
+            self._troubles.pop(f"examine {name}", None)
             with self._guard:
-                self._to_seal.extend((name, closed) for closed in found)
+                self._unexamined.remove(name)
+                self._to_seal.extend((name, each.closed) for each in known if each.closed is not None)
 
     def seal(self) -> int:
         """Seal every closed segment now instead of in the background; how many were."""

@@ -63,6 +63,18 @@ def seal(files: Files, directory: str, closed: Closed, *, by: int = 0) -> Traile
     return trailer
 
 
+def remove_leftovers(files: Files, directory: str, sealed: Iterable[str]) -> None:
+    """Remove index files that a crash left beside `sealed` segments, or of segments that are gone."""
+    indexes = [name for name in files.names(directory) if name.endswith(".idx")]
+    # Listed after the indexes: a segment is created before its index, so none that is being created looks gone.
+    needed = set(files.names(directory)).difference(sealed)
+    for name in indexes:
+        of = name.removesuffix(".idx") + ".seg"
+        if of not in needed and segment.parse_name(of) is not None:
+            with suppress(FileNotFoundError):
+                files.remove(f"{directory}/{name}")
+
+
 def _seal_in_place(file: File, closed: Closed) -> Trailer:
     index = b"".join(closed.index or ())
     trailer = Trailer(

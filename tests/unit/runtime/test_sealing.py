@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 import pytest
 
-from helpers import BROKEN, FULL, MemoryTail, Rig, commit_all, drain, tick
+from helpers import BROKEN, FULL, MemoryTail, Rig, commit_all, drain, eventually, tick
 from tidegate.errors import Corruption
 from tidegate.log import segment
 from tidegate.log.message import MessageType
+from tidegate.runtime import log as log_module
 from tidegate.runtime import sealer
 from tidegate.runtime.channel_reader import ChannelReader, TailSource
 from tidegate.runtime.channel_writer import ChannelWriter
+from tidegate.runtime.log import Log
 from tidegate.runtime.retention import facts
 from tidegate.runtime.sealer import seal
 from tidegate.runtime.verify import verify
@@ -189,6 +194,55 @@ def test_leftovers_of_a_crash_while_sealing_are_removed_by_the_next_writer(rig: 
     rig.writer()
     assert not leftover.exists()
     assert rig.bodies() == [b"x"]
+
+
+def test_index_files_that_a_crash_left_are_removed_when_the_channel_is_next_opened(
+    open_log: Callable[..., Log], tmp_path: Path
+) -> None:
+    """The writer died after sealing a segment and before removing its index file; retention then took another one."""
+    log = open_log()
+    log.channel("c").append("a", b"x")
+    log.close()
+    log = open_log()
+    log.channel("c")
+    log.seal()
+    (sealed,) = [each for each in log.segments("c") if each.sealed]
+    log.close()
+    directory = tmp_path / "log" / "log" / "c"
+    beside = directory / sealed.name.replace(".seg", ".idx")
+    orphan = directory / segment.SegmentId(0, 1).index_name
+    other = directory / "notes.idx"
+    for path in (beside, orphan, other):
+        path.write_bytes(b"")
+    log = open_log()
+    writer = log.channel("c")
+    log.seal()
+    assert not beside.exists()
+    assert not orphan.exists()
+    assert other.exists(), "what is not ours is left alone"
+    assert (directory / writer.segments.id.index_name).exists(), "the open segment needs its own"
+
+
+def test_a_channel_that_cannot_be_listed_is_examined_again_later(
+    open_log: Callable[..., Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError(BROKEN, "broken")
+
+    with monkeypatch.context() as first_life:
+        first_life.setattr(log_module, "seal", refuse)
+        log = open_log()
+        for _ in range(4):
+            log.channel("c").append("a", bytes(40 << 10))
+        log.close()
+    with monkeypatch.context() as broken:
+        broken.setattr(log_module, "facts", refuse)
+        log = open_log()
+        log.channel("c")
+        eventually(lambda: "broken" in str(log.status().troubles))
+    log.seal()
+    assert [each.sealed for each in log.segments("c")] == [True] * 4 + [False]
+    assert log.status().troubles == {}
 
 
 def test_a_damaged_segment_is_left_as_it_is(rig: Rig) -> None:
