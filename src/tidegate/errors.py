@@ -3,19 +3,25 @@
     TidegateError
     ├── InvalidArgument          fix the call
     │   ├── LimitExceeded            a size or count above a configured limit
-    │   └── NotFound                 no such channel, position, key
+    │   ├── NotFound                 no such channel, topic, position, key
+    │   │   └── TransactionNotFound      never begun here, or finished so long ago that it was forgotten
+    │   └── InvalidTransactionState  it has ended, or is ending the other way
     ├── Retryable                nothing was written; try again later
     │   ├── Backpressure             too much in flight
     │   ├── DiskFull                 no room on the log's disk
     │   ├── StorageFailed            the disk refused; the write is known to be absent
     │   ├── StoreUnavailable         the metadata store did not answer
     │   ├── ClockStalled             no timestamp could be had in time
-    │   └── WaitTimeout              what was waited for did not happen in time
+    │   ├── WaitTimeout              what was waited for did not happen in time
+    │   ├── Conflict                 somebody else was faster; run the transaction again
+    │   └── TransactionAborted       it was ended from outside; run it again
+    │       └── TransactionExpired       it took longer than its timeout or lease
     ├── OutcomeUnknown           it may have been written; ask before repeating
     ├── Unavailable              this handle will not work again; open a new one
     │   ├── Fenced                   a newer term owns the channel
     │   ├── NotLeader                another process holds the lease
-    │   ├── InUse                    another process has it open
+    │   ├── InUse                    somebody else has it to himself
+    │   ├── LeaseLost                this client was silent too long, and others went on without it
     │   └── Closed                   closed by this process
     ├── Truncated                the position asked for was removed by retention
     ├── Corruption               bytes on disk are not what was written
@@ -49,6 +55,18 @@ class NotFound(InvalidArgument):
     """No such channel, segment, position or key."""
 
 
+class TransactionNotFound(NotFound):
+    """No such transaction: never begun, or finished so long ago that its outcome is no longer remembered."""
+
+
+class InvalidTransactionState(InvalidArgument):
+    """The transaction has ended, or is ending the other way; `state` says how it stands."""
+
+    def __init__(self, message: str, *, state: str = "") -> None:
+        super().__init__(message)
+        self.state = state
+
+
 class Retryable(TidegateError):
     """Nothing was written; the same call may succeed later."""
 
@@ -77,6 +95,22 @@ class WaitTimeout(Retryable, TimeoutError):
     """What was waited for did not happen within the given time."""
 
 
+class Conflict(Retryable):
+    """Another transaction was faster at the same key or message; nothing of this one remains. Run it again."""
+
+
+class TransactionAborted(Retryable):
+    """The transaction was ended from outside, and nothing of it remains. `reason` says by what."""
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class TransactionExpired(TransactionAborted):
+    """The transaction took longer than its timeout, or than its lease without a sign of life."""
+
+
 class OutcomeUnknown(TidegateError):
     """The write may or may not be part of the log; read before repeating it."""
 
@@ -102,7 +136,11 @@ class NotLeader(Unavailable):
 
 
 class InUse(Unavailable):
-    """Another live process has it open."""
+    """Another live process, or another consumer, has it to itself."""
+
+
+class LeaseLost(Unavailable):
+    """This client was silent for longer than its lease: what it held was given to others."""
 
 
 class Closed(Unavailable):

@@ -12,11 +12,14 @@ MAY_IMPORT = {
     "clock": {"errors", "clock"},
     "ports": {"errors", "ports"},
     "log": {"errors", "clock", "ports", "log"},
+    "txn": {"errors", "clock", "log", "txn"},
+    "topics": {"errors", "clock", "log", "txn", "topics"},
     "stores": {"errors", "ports", "stores"},
-    "runtime": {"errors", "clock", "ports", "log", "stores", "runtime"},
-    "sim": {"errors", "clock", "ports", "log", "stores", "runtime", "sim"},
+    "runtime": {"errors", "clock", "ports", "log", "txn", "stores", "runtime"},
+    "database": {"errors", "clock", "ports", "log", "txn", "topics", "stores", "runtime", "database"},
+    "sim": {"errors", "clock", "ports", "log", "txn", "topics", "stores", "runtime", "database", "sim"},
 }
-PURE = ("clock", "log")
+PURE = ("clock", "log", "txn", "topics")
 IMPURE_MODULES = {"time", "random", "os", "io", "socket", "subprocess", "sqlite3", "uuid", "secrets", "tempfile"}
 LONGEST = 500
 

@@ -1,0 +1,1 @@
+"""Topics and subscriptions as pure machines: values, routing, catalog, acknowledgements, producers."""

@@ -1,0 +1,1 @@
+"""Transactions as pure machines: ids, sessions, coordinator, commit markers, assembly, conflicts."""
