@@ -36,19 +36,37 @@ class End:
 def end_of(files: LogFiles, name: str) -> End:
     """How far a channel may be read now.
 
-    Raises: `Corruption` when its last segment is damaged; `InUse` when a process takes too long to open it.
+    Raises: `Corruption` when its last segment is damaged or none can be read; `InUse` when a process takes too long to
+    open it.
     """
     channel = files.channel(name)
     deadline = time.monotonic() + _OPENING_MAX_S
-    with closing(TailSource(channel, SharedTail(files.path / "log" / name), is_written=files.is_written)) as source:
+    tail = SharedTail(files.path / "log" / name)
+    with closing(TailSource(channel, tail, is_written=files.is_written)) as source:
         while True:
             is_live = files.is_written()
             limit, tick = source.limit()
-            if limit is not None or not channel.segments():
+            segments = channel.segments()
+            if limit is not None or not segments:
                 return End(limit, tick, is_live)
+            if not _is_opening(files, tail) and channel.end_of_log() is None:
+                raise Corruption(
+                    channel.describe(segments[-1]),
+                    0,
+                    "the segment's header cannot be read, and the channel has no segment whose header can",
+                )
             if time.monotonic() > deadline:
                 raise InUse(f"channel {name!r} of {files.path} is being opened by a process; try again in a moment")
             time.sleep(0.01)
+
+
+def _is_opening(files: LogFiles, tail: SharedTail) -> bool:
+    """Whether a live process may be opening the channel: it announces itself before it touches any segment."""
+    slot = tail.slot(tail.current_term())
+    if slot is None:
+        return False
+    slot.close()
+    return files.is_written()
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,14 +75,14 @@ def show(path: Path, channel: str | None, as_json: bool) -> None:
     print_table(titles, rows, right="term segments sealed messages bytes position")
     print_line(f"writer: {writer} has the log open" if writer else "writer: none")
     for each in views:
-        for note in _notes(each):
+        for note in _notes(each, path):
             print_line(note, style="yellow")
 
 
-def _notes(each: ChannelView) -> list[str]:
+def _notes(each: ChannelView, path: Path) -> list[str]:
     notes = []
     if each.unreadable:
-        notes.append(f"{each.name}: a part cannot be read; run `tidegate log verify PATH {each.name}`")
+        notes.append(f"{each.name}: a part cannot be read; run `tidegate log verify {path} {each.name}`")
     if each.waiting:
         notes.append(
             f"{each.name}: {each.waiting:,} entries behind the last tick become readable when the log is next"
@@ -147,7 +147,7 @@ def segments(path: Path, channel: str, as_json: bool) -> None:
         for each in found.segments
     ]
     print_table(titles, rows, right="term messages bytes positions")
-    for note in _notes(found):
+    for note in _notes(found, path):
         print_line(note, style="yellow")
 
 

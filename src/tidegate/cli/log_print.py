@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,29 +14,50 @@ import click
 from tidegate.cli.channel_view import end_of, view
 from tidegate.cli.output import body_preview, columns, json_option, print_json, printable, shorten, to_json
 from tidegate.clock.timestamp import Timestamp
+from tidegate.errors import InvalidArgument
 from tidegate.log.message import ALL_VCHANNELS, NO_POSITION, Message, Position, Tick
 from tidegate.runtime.channel_reader import ChannelReader, Delivery
 from tidegate.runtime.log import LogFiles
 
 _FOLLOW_WAIT_S: Final = 0.2
 _BODY_MIN: Final = 20
+_POSITION_MAX: Final = (1 << 64) - 1
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> Timestamp | None:
+    """A Timestamp, or a day, whose beginning in UTC is meant."""
+    if value is None:
+        return None
+    text = value.strip()
+    try:
+        return Timestamp.parse(f"{text}T00:00:00Z" if _DAY.fullmatch(text) else text)
+    except InvalidArgument as error:
+        raise click.BadParameter(f"{error}.", ctx, param) from error
 
 
 @click.command("print", short_help="Print messages in TimeTick order; --follow goes on.")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.argument("channel")
-@click.option("--from", "position", type=click.IntRange(min=0), metavar="POSITION", help="Start at this position.")
-@click.option("--since", metavar="TIMESTAMP", help="Start at this time: 2026-01-31T12:00:00Z, or a 64-bit number.")
+@click.option(
+    "--from", "position", type=click.IntRange(0, _POSITION_MAX), metavar="POSITION", help="Start at this position."
+)
+@click.option(
+    "--since",
+    callback=_moment,
+    metavar="TIMESTAMP",
+    help="Start at this time: 2026-01-31T12:00:00Z, 2026-01-31 (midnight UTC), or a 64-bit number.",
+)
 @click.option("--vchannel", metavar="NAME", help="Only this virtual channel.")
 @click.option("--follow", is_flag=True, help="Go on as messages arrive, until Ctrl-C.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
-@click.option("--ticks", is_flag=True, help="Print time ticks, too.")
+@click.option("--ticks", is_flag=True, help="Print time ticks, too. Sealed segments that were merged keep only some.")
 @json_option
 def print_messages(
     path: Path,
     channel: str,
     position: int | None,
-    since: str | None,
+    since: Timestamp | None,
     vchannel: str | None,
     follow: bool,
     limit: int | None,
@@ -55,7 +77,7 @@ def print_messages(
     """
     if position is not None and since is not None:
         raise click.UsageError("--from and --since both say where to start; give one of them.")
-    after = Timestamp.ZERO if since is None else Timestamp(max(Timestamp.parse(since) - 1, 0))
+    after = Timestamp.ZERO if since is None else Timestamp(max(since - 1, 0))
     files = LogFiles(path)
     start = NO_POSITION if position is None else Position(position)
     printer = _Printer(as_json=as_json)

@@ -1,7 +1,7 @@
 """The `tidegate` command. Subcommands are imported when they are used, so that `--help` answers at once.
 
 Exit codes: 0 fine; 1 the input or the data is wrong; 2 the command line is wrong; 3 damage was found;
-4 a goal was missed; 130 interrupted.
+4 a goal was missed; 130 interrupted; 141 whoever read the output closed it before its end.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ _COMMANDS: Final = {
     cls=LazyGroup,
     lazy=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 fine, 1 input or data is wrong, 2 usage, 3 damage found, 4 goal missed, 130 interrupted.",
+    epilog="Exit codes: 0 fine, 1 input or data is wrong, 2 usage, 3 damage found, 4 goal missed, 130 interrupted,"
+    " 141 output closed by its reader.",
 )
 @click.version_option(__version__, prog_name="tidegate", message="%(prog)s %(version)s")
 def tidegate() -> None:

@@ -53,19 +53,30 @@ class Timestamp(int):
         """The first timestamp of the millisecond of `when`, which must carry a time zone."""
         if when.tzinfo is None:
             raise InvalidArgument(f"{when!r} has no time zone; use datetime(..., tzinfo=UTC)")
-        return cls.compose(int((when - _EPOCH) // _MILLISECOND))
+        physical_ms = (when - _EPOCH) // _MILLISECOND
+        if not 0 <= physical_ms <= PHYSICAL_MS_MAX:
+            last = cls.MAX.to_datetime()
+            raise InvalidArgument(
+                f"{when} is not on the timeline, which goes from {_EPOCH:%Y-%m-%d} to {last:%Y-%m-%d}"
+            )
+        return cls.compose(physical_ms)
 
     @classmethod
     def parse(cls, text: str) -> Timestamp:
         """Read what `str()` prints, a plain 64-bit number, or an ISO time with a zone."""
         text = text.strip()
-        if text.isdecimal():
-            return cls(int(text))
         when, plus, logical = text.partition("Z+")
         try:
+            if text.isdecimal():
+                return cls(int(text))
             if plus:
                 return cls.from_datetime(datetime.fromisoformat(when + "+00:00"))._with_logical(int(logical))
-            return cls.from_datetime(datetime.fromisoformat(text))
+            read = datetime.fromisoformat(text)
+            if read.tzinfo is None:
+                raise InvalidArgument(f"{text!r} has no time zone; write 2026-01-31T12:00:00Z, or +01:00 instead of Z")
+            return cls.from_datetime(read)
+        except InvalidArgument:
+            raise
         except (ValueError, OverflowError) as error:
             raise InvalidArgument(
                 f"{text!r} is not a Timestamp; write 2026-01-31T12:00:00.000Z, with +LOGICAL after it"

@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -124,7 +126,7 @@ class TestShow:
     def test_points_to_verify_when_the_end_is_damaged(self, small: Path) -> None:
         flip(segment_file(small, "audit"), 700)
         result = run("log", "show", small)
-        assert "verify" in result.stdout
+        assert f"tidegate log verify {small} audit" in result.stdout.replace("\n", "")
         assert [each["damaged"] for each in lines_of(run("log", "show", small, "--json"))] == [True, False]
 
 
@@ -174,6 +176,13 @@ class TestPrint:
         every = lines_of(run("log", "print", small, "orders", "--json"))
         since = str(Timestamp(int(str(every[5]["time_tick"]))))
         assert lines_of(run("log", "print", small, "orders", "--since", since, "--json")) == every[5:]
+
+    def test_starts_at_midnight_utc_of_a_day(self, small: Path) -> None:
+        every = lines_of(run("log", "print", small, "orders", "--json"))
+        today = Timestamp(int(str(every[0]["time_tick"]))).to_datetime().date()
+        for since, found in ((today, every), (today + timedelta(days=2), [])):
+            result = run("log", "print", small, "orders", "--since", str(since), "--json")
+            assert (result.exit_code, lines_of(result)) == (0, found)
 
     def test_filters_by_virtual_channel_and_stops_at_the_limit(self, small: Path) -> None:
         found = lines_of(run("log", "print", small, "orders", "--vchannel", "orders/1", "--limit", "3", "--json"))
@@ -345,7 +354,20 @@ class TestErrors:
 
     def test_a_bad_timestamp_is_answered_with_a_good_one(self, small: Path) -> None:
         result = run("log", "print", small, "orders", "--since", "yesterday")
-        assert result.exit_code == 1 and "'yesterday'" in result.stderr and "2026-01-31T12:00:00" in result.stderr
+        assert result.exit_code == 2 and "'yesterday'" in result.stderr and "2026-01-31T12:00:00" in result.stderr
+
+    @pytest.mark.parametrize("since", ["9999-12-31T23:59:59Z", "1969-12-31", "4199-11-25"])
+    def test_a_time_outside_the_timeline_is_a_wrong_usage_and_the_timeline_is_named(
+        self, small: Path, since: str
+    ) -> None:
+        result = run("log", "print", small, "orders", "--since", since)
+        assert result.exit_code == 2 and "from 1970-01-01 to 4199-11-24" in result.stderr
+
+    @pytest.mark.parametrize("option", ["--from", "--since"])
+    def test_a_place_to_start_has_at_most_64_bits(self, small: Path, option: str) -> None:
+        assert run("log", "print", small, "orders", option, str((1 << 64) - 1)).exit_code == 0
+        result = run("log", "print", small, "orders", option, str(1 << 64))
+        assert result.exit_code == 2 and option in result.stderr and result.stdout == ""
 
     def test_two_places_to_start_are_a_wrong_usage(self, small: Path) -> None:
         assert run("log", "print", small, "orders", "--from", "1", "--since", "1").exit_code == 2
@@ -355,6 +377,26 @@ class TestErrors:
         flip(segment_file(small, "orders"), 650)
         result = run("log", "print", small, "orders")
         assert result.exit_code == 1 and "tidegate log verify" in result.stderr
+
+    @pytest.mark.parametrize("is_written", [False, True])
+    def test_a_channel_whose_only_segment_is_junk_is_called_damaged_and_not_busy(
+        self, tmp_path: Path, is_written: bool
+    ) -> None:
+        """Also while a process writes other channels of the log."""
+        path = tmp_path / "junk.tide"
+        with Log(path) as log:
+            log.channel("c").append("v", b"x")
+        junk = segment_file(path, "c")
+        junk.write_bytes(b"junk" * 2000)
+        fences = [*junk.parent.glob("fence"), *junk.parent.glob("tail.*")]
+        assert len(fences) == 2
+        for each in fences:
+            each.unlink()  # As after a restart of the machine: only the file can say where the log ends.
+        with Log(path) if is_written else nullcontext():
+            result = run("log", "print", path, "c")
+            assert result.exit_code == 1 and str(junk) in result.stderr and "header cannot be read" in result.stderr
+            assert run("log", "verify", path, "c").exit_code == 3
+            assert lines_of(run("log", "show", path, "c", "--json"))[0]["damaged"]
 
     @pytest.mark.parametrize(("target", "code"), [("/dev/full", 1), ("&-", 0)])
     def test_an_output_that_takes_nothing_gives_no_traceback(self, small: Path, target: str, code: int) -> None:
@@ -379,6 +421,14 @@ class TestHelp:
     def test_every_command_has_examples(self, command: str) -> None:
         result = run(*command.split(), "--help")
         assert result.exit_code == 0 and "Examples:" in result.stdout
+
+    def test_every_exit_code_is_explained(self) -> None:
+        text = " ".join(run("--help").stdout.split())
+        for code in ("0 fine", "1 input", "2 usage", "3 damage", "4 goal", "130 interrupted", "141 output closed"):
+            assert code in text
+
+    def test_printing_ticks_says_that_merged_segments_keep_only_some(self) -> None:
+        assert "merged keep only some" in " ".join(run("log", "print", "--help").stdout.split())
 
     def test_help_does_not_import_arrow(self) -> None:
         program = "import sys, tidegate.cli.main as m; m.tidegate(['--help'], standalone_mode=False)\n"

@@ -81,10 +81,25 @@ def test_what_is_printed_can_be_parsed() -> None:
     assert Timestamp.parse(str(Timestamp.MAX)) == Timestamp.MAX
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "2023-11-14T22:13:20", "2023-11-14T22:13:20.123Z+262144", "-5"])
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "2023-11-14T22:13:20", "2023-11-14T22:13:20.123Z+262144", "-5", "9" * 5000]
+)
 def test_what_is_no_timestamp_is_refused_by_name(text: str) -> None:
     with pytest.raises(InvalidArgument):
         Timestamp.parse(text)
+
+
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59Z", "1969-12-31T23:59:59.999Z", "4199-11-24T01:22:57.664Z"])
+def test_a_time_that_46_bits_of_milliseconds_cannot_hold_is_refused_with_those_they_can(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="from 1970-01-01 to 4199-11-24"):
+        Timestamp.parse(text)
+    assert Timestamp.parse("4199-11-24T01:22:57.663Z").physical_ms == PHYSICAL_MS_MAX
+    assert Timestamp.parse("1970-01-01T00:00:00Z") == Timestamp.ZERO
+
+
+def test_a_time_without_a_zone_is_answered_with_one_that_has_it() -> None:
+    with pytest.raises(InvalidArgument, match=r"no time zone; write 2026-01-31T12:00:00Z"):
+        Timestamp.parse("2026-01-31T12:00:00")
 
 
 def test_a_timestamp_keeps_its_type_through_pickle() -> None:
