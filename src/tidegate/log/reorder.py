@@ -6,10 +6,21 @@ log where order was kept, which is nearly every log, batches pass through untouc
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from tidegate.errors import InvariantBroken
 from tidegate.log.batch import U64, Batch
+
+
+class Held(NamedTuple):
+    """A batch with its smallest and largest TimeTick and roughly the bytes it takes."""
+
+    first: int
+    last: int
+    batch: Batch
+    nbytes: int
 
 
 class ReorderBuffer:
@@ -21,18 +32,25 @@ class ReorderBuffer:
     def __init__(self, after: int = 0) -> None:
         """Messages at or below `after` were delivered before and must not come again."""
         self._after = after
-        self._held: list[tuple[int, int, Batch]] = []
+        self._held: list[Held] = []
+        self.nbytes = 0
+        """Roughly what it holds in memory."""
 
     def __len__(self) -> int:
-        return sum(len(batch) for _, _, batch in self._held)
+        return sum(len(each.batch) for each in self._held)
 
     @property
-    def nbytes(self) -> int:
-        """Roughly what it holds in memory."""
-        return sum(batch.nbytes for _, _, batch in self._held)
+    def first_time_tick(self) -> int:
+        """The smallest it holds; above any other when it holds none."""
+        return min((each.first for each in self._held), default=1 << 64)
 
-    def push(self, batch: Batch) -> None:
-        """Take in messages as they were read.
+    @property
+    def last_time_tick(self) -> int:
+        """The largest it holds, or the tick that was delivered."""
+        return max((each.last for each in self._held), default=self._after)
+
+    def push(self, batch: Batch, nbytes: int | None = None) -> None:
+        """Take in messages as they were read. `nbytes` saves asking Arrow how large they are.
 
         Raises: `InvariantBroken` when one is at or below a tick that was already delivered: the tick's promise
         was false.
@@ -44,40 +62,42 @@ class ReorderBuffer:
                 f"message at position {position} has TimeTick {first}, at or below the tick {self._after}"
                 f" that promised there was none"
             )
-        self._held.append((first, last, batch))
+        self._held.append(Held(first, last, batch, batch.nbytes if nbytes is None else nbytes))
+        self.nbytes += self._held[-1].nbytes
 
     def pop_until(self, tick: int) -> list[Batch]:
         """Everything at or below `tick`, in TimeTick order."""
         if tick < self._after:
             raise InvariantBroken(f"tick {tick} came after tick {self._after}")
         self._after = tick
-        ready: list[tuple[int, int, Batch]] = []
-        rest: list[tuple[int, int, Batch]] = []
-        for first, last, batch in self._held:
-            if last <= tick:
-                ready.append((first, last, batch))
-            elif first > tick:
-                rest.append((first, last, batch))
+        ready: list[Held] = []
+        rest: list[Held] = []
+        for each in self._held:
+            if each.last <= tick:
+                ready.append(each)
+            elif each.first > tick:
+                rest.append(each)
             else:
-                mask = batch.time_ticks <= tick
-                for part, target in ((batch.where(mask), ready), (batch.where(~mask), rest)):
-                    target.append((part.first_time_tick, part.last_time_tick, part))
+                mask = each.batch.time_ticks <= tick
+                for part, target in ((each.batch.where(mask), ready), (each.batch.where(~mask), rest)):
+                    target.append(Held(part.first_time_tick, part.last_time_tick, part, part.nbytes))
         self._held = rest
-        ready.sort(key=lambda each: each[0])
+        self.nbytes = sum([each.nbytes for each in rest])
+        ready.sort(key=lambda each: each.first)
         return _in_order(ready)
 
 
-def _in_order(ready: list[tuple[int, int, Batch]]) -> list[Batch]:
+def _in_order(ready: list[Held]) -> list[Batch]:
     """Batches sorted by their first TimeTick, cut so that their concatenation ascends."""
     out: list[Batch] = []
     at = 0
     while at < len(ready):
         # Batches whose spans touch each other are merged; most of the time that is one batch.
-        end, reach = at + 1, ready[at][1]
-        while end < len(ready) and ready[end][0] <= reach:
-            reach = max(reach, ready[end][1])
+        end, reach = at + 1, ready[at].last
+        while end < len(ready) and ready[end].first <= reach:
+            reach = max(reach, ready[end].last)
             end += 1
-        group = [_sorted(batch) for _, _, batch in ready[at:end]]
+        group = [_sorted(each.batch) for each in ready[at:end]]
         out.extend(group if len(group) == 1 else _merge(group))
         at = end
     return out

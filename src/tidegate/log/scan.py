@@ -23,7 +23,7 @@ from tidegate.ports.files import File
 CHUNK: Final = 4 << 20
 """Bytes read at a time."""
 COALESCE_ROWS: Final = 8192
-"""Small blocks are gathered into batches of about this many messages."""
+"""Small blocks are gathered into batches of about this many messages, or of about `CHUNK` bytes."""
 _FIT_FROM: Final = 64 << 10
 _LARGE: Final = 1 << 20
 """Bytes read at a time where blocks are large: what was just copied is then still in the processor's cache."""
@@ -210,6 +210,7 @@ class _Gather:
 
     def _reset(self) -> None:
         self.count = 0
+        self._nbytes = 0
         self._term = 0
         self._runs: list[tuple[int, int, int, int]] = []
         self._types: list[bytes] = []
@@ -221,6 +222,7 @@ class _Gather:
     def accepts(self, header: block.Header) -> bool:
         return (
             self.count < COALESCE_ROWS
+            and self._nbytes < CHUNK
             and header.term == self._term
             and header.kind == block.ROWS
             and header.messages <= _COALESCE_BLOCK
@@ -234,6 +236,7 @@ class _Gather:
         at += header.meta_size + header.padding
         self._term = header.term
         self.count += count
+        self._nbytes += header.size
         self._runs.append((header.first_time_tick, header.first_position, header.last_confirmed, count))
         ends = _ENDS[count].unpack_from(view, at)
         at += 4 * count
@@ -270,6 +273,7 @@ class _Gather:
         meta, kind, vchannel = b"", b"", (0, 1)
         last = len(view) - block.HEADER_SIZE
         room = COALESCE_ROWS - self.count
+        before = index
         while index <= last and room > 0:
             (
                 checksum, magic, version, encoding, flags, meta_size, payload_size, count, padding,
@@ -299,6 +303,7 @@ class _Gather:
             index = end
             room -= 1
         self.count = COALESCE_ROWS - room
+        self._nbytes += index - before
         return index, chain
 
     def take(self) -> Batch:

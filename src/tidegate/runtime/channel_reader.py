@@ -19,10 +19,10 @@ from tidegate.errors import Closed, Corruption, InvalidArgument
 from tidegate.log import block
 from tidegate.log.batch import Batch
 from tidegate.log.message import NO_POSITION, Message, MessageType, Position, Tick
-from tidegate.log.reorder import ReorderBuffer
 from tidegate.log.write_ahead_buffer import Evicted, Ticked
 from tidegate.ports.tail import Tail, TailSlot, split_address
-from tidegate.runtime.file_cursor import ChannelFiles, FileCursor, Limit
+from tidegate.runtime.file_cursor import ChannelFiles, FileCursor, Limit, Place
+from tidegate.runtime.held_back import HELD_BYTES, HeldBack
 
 if TYPE_CHECKING:
     from tidegate.runtime.channel_writer import ChannelWriter
@@ -143,6 +143,7 @@ class ChannelReader:
         vchannel: str | None = None,
         types: frozenset[MessageType] | None = None,
         writer: ChannelWriter | None = None,
+        held_bytes_max: int = HELD_BYTES,
     ) -> None:
         """Deliver messages at or behind `position` and above TimeTick `after`.
 
@@ -157,7 +158,10 @@ class ChannelReader:
         self._types = None if types is None else [*(int(kind) for kind in sorted(types)), *_SYSTEM]
         self._cursor: FileCursor | None = FileCursor(channel, position, int(after))
         self._items: Iterator[Batch | Tick] = iter(())
-        self._reorder = ReorderBuffer(int(after))
+        self._held = self._hold_back(self._cursor, int(after), held_bytes_max)
+        self.held_bytes_max = held_bytes_max
+        self._under_way: Tick | None = None
+        """A tick of which only a part has been delivered."""
         self._covered = 0
         """A tick that the source says covers all that `_items` will yield."""
         self.tick: Tick | None = None
@@ -172,6 +176,18 @@ class ChannelReader:
     def after(self) -> int:
         """Everything at or below this TimeTick was delivered, or was not asked for."""
         return max(self._start_after, 0 if self.tick is None else int(self.tick.time_tick))
+
+    @property
+    def held_bytes_max(self) -> int:
+        """Memory for what was read and no tick covers yet. What is beyond it is read again when its tick comes, and
+        delivered in pieces, each with a tick of its own. May be changed at any time."""
+        return self._held.bytes_max
+
+    @held_bytes_max.setter
+    def held_bytes_max(self, value: int) -> None:
+        if value < 1:
+            raise InvalidArgument(f"`held_bytes_max` is above zero, not {value}")
+        self._held.bytes_max = value
 
     def read(self, timeout_s: float | None = None) -> Delivery | None:
         """The next tick and what it covers; None when the time is up without one.
@@ -210,6 +226,7 @@ class ChannelReader:
 
     def close(self) -> None:
         self._is_closed = True
+        self._held.close()
         if self._cursor is not None:
             self._cursor.close()
         close = getattr(self._source, "close", None)
@@ -228,13 +245,14 @@ class ChannelReader:
         if self._cursor is None:
             position = NO_POSITION if self.tick is None else self.tick.last_confirmed
             self._cursor = FileCursor(self._channel, max(position, self._start_position), self.after)
-            self._reorder = ReorderBuffer(self.after)
+            self._held = self._hold_back(self._cursor, self.after, self.held_bytes_max)
+        if self._under_way is not None:
+            return self._deliver(self._under_way)
         for round_ in range(2):
             try:
                 for item in self._items:
                     if not isinstance(item, Tick):
-                        if (wanted := self._filter(item)) is not None:
-                            self._reorder.push(wanted)
+                        self._hold(item, self._cursor.place)
                     elif int(item.time_tick) > self.after:
                         return self._deliver(item)
             except BaseException:
@@ -255,10 +273,29 @@ class ChannelReader:
         return Tick(Timestamp(time_tick), place, place, persisted=False)
 
     def _deliver(self, tick: Tick) -> Delivery:
-        batches = self._reorder.pop_until(int(tick.time_tick))
+        self._under_way = tick
+        batches, reached = self._held.pop_until(int(tick.time_tick))
+        if reached < int(tick.time_tick):
+            # Whatever a tick promises, every smaller one does too.
+            self.tick = self._memory_tick(reached)
+            return Delivery(tuple(batches), self.tick)
+        self._under_way = None
         self.tick = tick
         self._try_memory()
         return Delivery(tuple(batches), tick)
+
+    def _hold(self, batch: Batch, place: Place | None) -> None:
+        wanted = self._filter(batch)
+        if wanted is not None and place is not None:
+            # What was not filtered is as large in memory as on disk; asking Arrow takes longer than decoding.
+            self._held.push(wanted, place, place.end - place.offset if wanted is batch else wanted.nbytes)
+
+    def _hold_back(self, cursor: FileCursor, after: int, bytes_max: int) -> HeldBack:
+        def wanted(batch: Batch) -> Batch | None:
+            found = cursor.wanted(batch)
+            return None if found is None else self._filter(found)
+
+        return HeldBack(after, bytes_max, wanted)
 
     def _filter(self, batch: Batch) -> Batch | None:
         wanted: Batch | None = batch
@@ -284,7 +321,7 @@ class ChannelReader:
         self.tailing = True
         self._items = iter(())
         self._covered = 0
-        self._reorder = ReorderBuffer(self.after)
+        self._held.close()
         if self._cursor is not None:
             self._cursor.close()
             self._cursor = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import xxhash
@@ -38,6 +38,23 @@ class OpenSegment:
     file: File
     header: SegmentHeader
     trailer: Trailer | None
+    holders: int = 1
+    """Who will call `release`."""
+
+    def release(self) -> None:
+        self.holders -= 1
+        if not self.holders:
+            self.file.close()
+
+
+class Place(NamedTuple):
+    """Where an item lies: whole blocks from `offset` up to `end`, the first of which follows `chain`."""
+
+    opened: OpenSegment
+    path: str
+    offset: int
+    chain: int | None
+    end: int
 
 
 class ChannelFiles:
@@ -125,10 +142,12 @@ class FileCursor:
         self._chain: int | None = None
         self._done = 0
         """The segment that was read to its end."""
+        self.place: Place | None = None
+        """Of what `advance` yielded last."""
 
     def close(self) -> None:
         if self._open is not None:
-            self._open.file.close()
+            self._open.release()
             self._open = None
 
     def advance(self, limit: Limit) -> Iterator[Batch | Tick]:
@@ -145,17 +164,19 @@ class FileCursor:
             end = self._end(opened, limit)
             path = self._channel.describe(opened.id)
             for offset, chain, item in read_batches(opened.file, path, offset=self._offset, end=end, chain=self._chain):
+                self.place = Place(opened, path, self._offset, self._chain, offset)
                 self._offset, self._chain = offset, chain
                 if isinstance(item, Tick):
                     yield item
-                elif (wanted := self._wanted(item)) is not None:
+                elif (wanted := self.wanted(item)) is not None:
                     yield wanted
             if opened.id.number >= limit.number:
                 return
             self._done = opened.id.number
             self.close()
 
-    def _wanted(self, batch: Batch) -> Batch | None:
+    def wanted(self, batch: Batch) -> Batch | None:
+        """What of a batch was asked for."""
         if batch.first_position >= self._position and batch.first_time_tick > self._after:
             return batch
         mask = (batch.positions >= self._position) & (batch.time_ticks > self._after)

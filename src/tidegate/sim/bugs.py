@@ -180,8 +180,8 @@ def reorder_buffer_keeps_physical_order() -> Iterator[None]:
     """Messages are delivered as they were written."""
 
     def pop_until(self: ReorderBuffer, tick: int) -> Any:
-        ready = [batch for _, _, batch in self._held]
-        self._held = []
+        ready = [each.batch for each in self._held]
+        self._held, self.nbytes = [], 0
         return ready
 
     with _replaced(ReorderBuffer, "pop_until", pop_until):

@@ -268,6 +268,16 @@ def test_gathering_stops_at_its_bound_and_loses_nothing() -> None:
     assert flat(items) == segment.expected
 
 
+def test_gathering_stops_at_its_bound_in_bytes_too() -> None:
+    """Many messages of some size each would else become one batch of gigabytes."""
+    segment = Segment()
+    for _ in range(40):
+        segment.rows(b"x" * (1 << 19))
+    batches = [item for _, _, item in read_batches(segment.file(), PATH, offset=START, end=segment.end)]
+    assert sum(len(each) for each in batches if isinstance(each, Batch)) == 40
+    assert max(each.nbytes for each in batches if isinstance(each, Batch)) < 3 * scanning.CHUNK
+
+
 def test_messages_of_different_terms_are_never_gathered_into_one_batch() -> None:
     segment = Segment(term=1).rows(b"old").rows(b"old too")
     segment.term = 2
