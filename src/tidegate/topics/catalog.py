@@ -1,0 +1,412 @@
+"""The catalog: which topics and subscriptions exist, as a fold over the records of one virtual channel.
+
+    plan_create_topic(...) ──▶ record ── durable at a timestamp ──▶ apply(record, timestamp) ──▶ Change
+
+A plan checks and changes nothing; what it returns must be in the log before it is applied. Two plans may be made
+before either is in the log: the one that comes second and no longer fits is applied as nothing (`None`), here and in
+every replay, and whoever planned it plans again to learn why. Ids are given when a record is applied, and never twice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
+from typing import Any, Final, Literal, get_args
+
+from tidegate.clock.timestamp import Timestamp
+from tidegate.errors import InvalidArgument, InvariantBroken, LimitExceeded, NotFound
+
+CATALOG_VCHANNEL: Final = "catalog"
+NAME_LENGTH_MAX: Final = 200
+SHARDS_MAX: Final = 1024
+TOPICS_MAX: Final = 10_000
+SUBSCRIPTIONS_MAX: Final = 100_000
+_FORMAT: Final = 1
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)
+
+Kind = Literal["exclusive", "failover", "shared"]
+Start = Literal["earliest", "latest"] | Timestamp
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic. A dropped one and a later one of the same name differ in `id`, hence in their virtual channels."""
+
+    id: int
+    name: str
+    shards: int
+    created: Timestamp
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def vchannel(self, shard: int) -> str:
+        """The virtual channel of one shard."""
+        if not 0 <= shard < self.shards:
+            raise InvalidArgument(f"topic {self.name!r} has the shards 0 to {self.shards - 1}, not {shard}")
+        return f"topic/{self.id}.{self.name}/{shard}"
+
+    @property
+    def vchannels(self) -> tuple[str, ...]:
+        return tuple(self.vchannel(shard) for shard in range(self.shards))
+
+    @property
+    def producers_vchannel(self) -> str:
+        """Where the records of its idempotent producers go."""
+        return f"producers/{self.id}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A named reader of a topic."""
+
+    topic_id: int
+    topic: str
+    name: str
+    kind: Kind
+    created: Timestamp
+    start: Start
+    max_redeliveries: int | None = None
+    dead_letter_topic: str | None = None
+
+    @property
+    def vchannel(self) -> str:
+        """The virtual channel of its acknowledgements."""
+        return f"subscription/{self.topic_id}.{self.topic}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCreated:
+    topic: Topic
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDropped:
+    """The topic is gone, and with it its `subscriptions`."""
+
+    topic: Topic
+    subscriptions: tuple[Subscription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionCreated:
+    subscription: Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionDropped:
+    subscription: Subscription
+
+
+Change = TopicCreated | TopicDropped | SubscriptionCreated | SubscriptionDropped
+
+
+class Catalog:
+    """Topics and subscriptions by name.
+
+    Invariants: ids rise and are never reused; every subscription's topic and dead-letter topic exist; the same records
+    in the same order give the same catalog.
+    """
+
+    def __init__(self, *, topics_max: int = TOPICS_MAX, subscriptions_max: int = SUBSCRIPTIONS_MAX) -> None:
+        self.version = 0
+        """How many records have changed it."""
+        self.changed = Timestamp.ZERO
+        """When it was last changed."""
+        self._applied = Timestamp.ZERO
+        self._next_id = 1
+        self._topics: dict[str, Topic] = {}
+        self._subscriptions: dict[tuple[str, str], Subscription] = {}
+        self._topics_max = topics_max
+        self._subscriptions_max = subscriptions_max
+
+    # -- asking ----------------------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> Topic:
+        """Raises: `NotFound`, with names that come near."""
+        topic = self._topics.get(name)
+        if topic is None:
+            raise NotFound(f"there is no topic {name!r}{_near(name, self._topics)}")
+        return topic
+
+    def subscription(self, topic: str, name: str) -> Subscription:
+        """Raises: `NotFound`, with names that come near."""
+        self.topic(topic)
+        found = self._subscriptions.get((topic, name))
+        if found is None:
+            names = [each.name for each in self.subscriptions(topic)]
+            raise NotFound(f"topic {topic!r} has no subscription {name!r}{_near(name, names)}")
+        return found
+
+    def topics(self) -> tuple[Topic, ...]:
+        """All of them, by name."""
+        return tuple(topic for _, topic in sorted(self._topics.items()))
+
+    def subscriptions(self, topic: str | None = None) -> tuple[Subscription, ...]:
+        """All of them or those of one topic, by topic and name. Raises: `NotFound` for an unknown topic."""
+        if topic is not None:
+            self.topic(topic)
+        return tuple(each for _, each in sorted(self._subscriptions.items()) if topic in (None, each.topic))
+
+    # -- planning --------------------------------------------------------------------------------------------
+
+    def plan_create_topic(
+        self, name: str, *, shards: int = 1, options: Options | None = None, if_not_exists: bool = False
+    ) -> bytes | None:
+        """The record that creates a topic; None when it exists and that is fine.
+
+        Raises: `InvalidArgument` for a bad name or number of shards and for one that exists, `LimitExceeded`.
+        """
+        check_name("topic", name)
+        if type(shards) is not int or not 1 <= shards <= SHARDS_MAX:
+            raise InvalidArgument(f"topic {name!r}: the number of shards is from 1 to {SHARDS_MAX}, not {shards!r}")
+        there = self._topics.get(name)
+        if there is not None:
+            if if_not_exists:
+                return None
+            raise InvalidArgument(
+                f"topic {name!r} exists since {there.created} with {_count(there.shards, 'shard')};"
+                f" use IF NOT EXISTS, or drop it first"
+            )
+        if len(self._topics) >= self._topics_max:
+            raise LimitExceeded("the number of topics", len(self._topics) + 1, self._topics_max, "topics_max")
+        return _record("create_topic", name=name, shards=shards, options=dict(options or {}))
+
+    def plan_drop_topic(self, name: str, *, if_exists: bool = False) -> bytes | None:
+        """The record that drops a topic and its subscriptions; None when there is none and that is fine.
+
+        Raises: `NotFound`; `InvalidArgument` while another topic's subscription uses it for dead letters.
+        """
+        if if_exists and name not in self._topics:
+            return None
+        topic = self.topic(name)
+        user = self._dead_letter_user(name)
+        if user is not None:
+            raise InvalidArgument(
+                f"topic {name!r} takes the dead letters of subscription {user.name!r} on {user.topic!r};"
+                f" drop that subscription first"
+            )
+        return _record("drop_topic", id=topic.id, name=name)
+
+    def plan_create_subscription(
+        self,
+        topic: str,
+        name: str,
+        *,
+        kind: Kind = "shared",
+        start: Start = "latest",
+        max_redeliveries: int | None = None,
+        dead_letter_topic: str | None = None,
+        if_not_exists: bool = False,
+    ) -> bytes | None:
+        """The record that creates a subscription; None when it exists and that is fine.
+
+        Raises: `NotFound` for an unknown topic, `InvalidArgument` for anything else that is wrong, `LimitExceeded`.
+        """
+        of = self.topic(topic)
+        check_name("subscription", name)
+        about = f"subscription {name!r} on {topic!r}"
+        if kind not in get_args(Kind):
+            raise InvalidArgument(f"{about}: a kind is one of {', '.join(get_args(Kind))}, not {kind!r}")
+        if start not in ("earliest", "latest") and not isinstance(start, Timestamp):
+            raise InvalidArgument(f"{about}: it starts at earliest, latest or a Timestamp, not {start!r}")
+        self._check_dead_letters(about, topic, max_redeliveries, dead_letter_topic)
+        there = self._subscriptions.get((topic, name))
+        if there is not None:
+            if if_not_exists:
+                return None
+            raise InvalidArgument(
+                f"{about} exists since {there.created} as {there.kind}; use IF NOT EXISTS, or drop it first"
+            )
+        count = len(self._subscriptions)
+        if count >= self._subscriptions_max:
+            raise LimitExceeded("the number of subscriptions", count + 1, self._subscriptions_max, "subscriptions_max")
+        return _record(
+            "create_subscription",
+            topic_id=of.id,
+            topic=topic,
+            name=name,
+            kind=kind,
+            start=start,
+            max_redeliveries=max_redeliveries,
+            dead_letter_topic=dead_letter_topic,
+        )
+
+    def plan_drop_subscription(self, topic: str, name: str, *, if_exists: bool = False) -> bytes | None:
+        """The record that drops a subscription; None when there is none and that is fine. Raises: `NotFound`."""
+        if if_exists and (topic, name) not in self._subscriptions:
+            return None
+        dropped = self.subscription(topic, name)
+        return _record("drop_subscription", topic_id=dropped.topic_id, topic=topic, name=name)
+
+    def _check_dead_letters(self, about: str, topic: str, redeliveries: int | None, dead_letters: str | None) -> None:
+        if redeliveries is not None and (type(redeliveries) is not int or redeliveries < 0):
+            raise InvalidArgument(f"{about}: `max_redeliveries` is 0 or more, not {redeliveries!r}")
+        if (redeliveries is None) != (dead_letters is None):
+            raise InvalidArgument(
+                f"{about}: `max_redeliveries` and `dead_letter_topic` are given together or not at all"
+            )
+        if dead_letters is None:
+            return
+        if dead_letters == topic:
+            raise InvalidArgument(f"{about}: its dead letters cannot go back to {topic!r}; name another topic")
+        self.topic(dead_letters)
+
+    # -- the fold --------------------------------------------------------------------------------------------
+
+    def apply(self, record: bytes, timestamp: Timestamp) -> Change | None:
+        """Take over a record that is in the log at `timestamp`; None when what came before leaves it no meaning.
+
+        Ordering: records come in the order of the log, each once, so timestamps never go back.
+        Raises: `InvariantBroken` when they do, or for a record that is not one of the catalog.
+        """
+        if timestamp < self._applied:
+            raise InvariantBroken(f"catalog: the record at {timestamp} comes after the one at {self._applied}")
+        self._applied = timestamp
+        what, facts = _read(record)
+        match what:
+            case "create_topic":
+                change = self._create_topic(facts, timestamp)
+            case "drop_topic":
+                change = self._drop_topic(facts)
+            case "create_subscription":
+                change = self._create_subscription(facts, timestamp)
+            case "drop_subscription":
+                change = self._drop_subscription(facts)
+            case _:
+                raise InvariantBroken(f"catalog: a record at {timestamp} says {what!r}, which means nothing here")
+        if change is not None:
+            self.version += 1
+            self.changed = timestamp
+        return change
+
+    def _create_topic(self, facts: dict[str, Any], timestamp: Timestamp) -> Change | None:
+        if facts["name"] in self._topics:
+            return None
+        topic = Topic(self._next_id, facts["name"], facts["shards"], timestamp, facts["options"])
+        self._next_id += 1
+        self._topics[topic.name] = topic
+        return TopicCreated(topic)
+
+    def _drop_topic(self, facts: dict[str, Any]) -> Change | None:
+        topic = self._topics.get(facts["name"])
+        if topic is None or topic.id != facts["id"] or self._dead_letter_user(topic.name) is not None:
+            return None
+        dropped = self.subscriptions(topic.name)
+        for each in dropped:
+            del self._subscriptions[each.topic, each.name]
+        del self._topics[topic.name]
+        return TopicDropped(topic, dropped)
+
+    def _create_subscription(self, facts: dict[str, Any], timestamp: Timestamp) -> Change | None:
+        topic = self._topics.get(facts["topic"])
+        dead_letters = facts["dead_letter_topic"]
+        if topic is None or topic.id != facts["topic_id"] or (topic.name, facts["name"]) in self._subscriptions:
+            return None
+        if dead_letters is not None and dead_letters not in self._topics:
+            return None
+        subscription = _subscription({**facts, "created": timestamp})
+        self._subscriptions[topic.name, subscription.name] = subscription
+        return SubscriptionCreated(subscription)
+
+    def _drop_subscription(self, facts: dict[str, Any]) -> Change | None:
+        there = self._subscriptions.get((facts["topic"], facts["name"]))
+        if there is None or there.topic_id != facts["topic_id"]:
+            return None
+        del self._subscriptions[there.topic, there.name]
+        return SubscriptionDropped(there)
+
+    def _dead_letter_user(self, topic: str) -> Subscription | None:
+        """A subscription of another topic whose dead letters go to this one."""
+        users = (each for each in self._subscriptions.values() if topic == each.dead_letter_topic)
+        return min(users, key=lambda each: (each.topic, each.name), default=None)
+
+    # -- snapshots -------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> bytes:
+        """All of it; `restore` and the records after it give what all records give."""
+        return _record(
+            "snapshot",
+            version=self.version,
+            changed=self.changed,
+            applied=self._applied,
+            next_id=self._next_id,
+            topics=[asdict(each) for each in self.topics()],
+            subscriptions=[asdict(each) for each in self.subscriptions()],
+        )
+
+    @classmethod
+    def restore(
+        cls, snapshot: bytes, *, topics_max: int = TOPICS_MAX, subscriptions_max: int = SUBSCRIPTIONS_MAX
+    ) -> Catalog:
+        """The catalog a snapshot was taken of. Raises: `InvariantBroken` when it is none."""
+        what, facts = _read(snapshot)
+        if what != "snapshot":
+            raise InvariantBroken(f"catalog: a snapshot says {what!r}")
+        catalog = cls(topics_max=topics_max, subscriptions_max=subscriptions_max)
+        catalog.version = facts["version"]
+        catalog.changed = Timestamp(facts["changed"])
+        catalog._applied = Timestamp(facts["applied"])
+        catalog._next_id = facts["next_id"]
+        for each in facts["topics"]:
+            topic = Topic(**{**each, "created": Timestamp(each["created"])})
+            catalog._topics[topic.name] = topic
+        for each in facts["subscriptions"]:
+            subscription = _subscription(each)
+            catalog._subscriptions[subscription.topic, subscription.name] = subscription
+        return catalog
+
+
+def check_name(what: str, name: str) -> None:
+    """Raises: `InvalidArgument` for what cannot be a name; `what` is "topic" or "subscription"."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > NAME_LENGTH_MAX:
+        shown = name if not isinstance(name, str) or len(name) <= NAME_LENGTH_MAX else name[:40] + "..."
+        raise InvalidArgument(
+            f"{shown!r} cannot name a {what}: a name has letters, digits, _ - and ., begins with a letter or _,"
+            f" and has at most {NAME_LENGTH_MAX} characters"
+        )
+
+
+def _subscription(facts: dict[str, Any]) -> Subscription:
+    start = facts["start"]
+    return Subscription(
+        **{
+            **facts,
+            "created": Timestamp(facts["created"]),
+            "start": Timestamp(start) if isinstance(start, int) else start,
+        }
+    )
+
+
+def _record(what: str, **facts: Any) -> bytes:
+    try:
+        return json.dumps({"format": _FORMAT, "what": what, **facts}, sort_keys=True, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"options are plain JSON values: {error}") from None
+
+
+def _read(record: bytes) -> tuple[str, dict[str, Any]]:
+    try:
+        facts = json.loads(record)
+        version, what = facts.pop("format"), facts.pop("what")
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise InvariantBroken(f"catalog: {record[:40]!r} is not a record of the catalog") from error
+    if version != _FORMAT:
+        raise InvariantBroken(f"catalog: a record of format {version}; this Tidegate reads {_FORMAT}: upgrade it")
+    return what, facts
+
+
+def _near(name: str, names: Any) -> str:
+    names = sorted(names)
+    near = get_close_matches(name, names, n=3, cutoff=0.5)
+    if near:
+        return f"; did you mean {' or '.join(repr(each) for each in near)}?"
+    if not names:
+        return "; none has been created yet"
+    return f"; there are {', '.join(repr(each) for each in names[:5])}{' and others' if len(names) > 5 else ''}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
