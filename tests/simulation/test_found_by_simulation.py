@@ -53,8 +53,8 @@ class Machine:
             monotonic=lambda: 0.0,
         )
 
-    def lose_power(self):
-        self.disk.lose_power(torn=1.0)
+    def lose_power(self, torn=1.0):
+        self.disk.lose_power(torn)
         self.tail = SimTail()
 
     def reader(self, writer=None):
@@ -176,3 +176,79 @@ def test_a_segment_that_could_not_be_created_cuts_nothing_off_when_it_comes_back
     machine.lose_power()
     machine.open()
     assert read_all(machine.reader()) == [b"a" * 2_500, b"fits into the old one"]
+
+
+def append(writer, body):
+    pending = writer.append_async("v", body)
+    write_all(writer)
+    return pending
+
+
+@pytest.mark.parametrize("durability", ["interval", "none"])
+def test_a_segment_that_a_failed_write_ends_is_durable_before_the_next_one_begins(durability):
+    """Else a loss of power takes what was acknowledged in the old one and keeps the new one: a hole (seed 93)."""
+    machine = Machine(durability=durability)
+    writer = machine.open()
+    assert append(writer, b"acknowledged, not synced").error is None
+    machine.failing["write"] = 1
+    assert isinstance(append(writer, b"refused").error, StorageFailed)
+    assert append(writer, b"in the next segment").error is None
+    machine.lose_power(torn=0.0)
+    machine.open()
+    assert read_all(machine.reader()) == [b"acknowledged, not synced"]
+
+
+@pytest.mark.parametrize("torn", [0.0, 0.5, 1.0])
+def test_after_a_failed_interval_sync_the_next_one_writes_again_what_the_first_had_lost(torn):
+    """The system takes it for written, so that a second sync alone says that all is well (seed 28)."""
+    machine = Machine(durability="interval")
+    writer = machine.open()
+    assert append(writer, b"acknowledged").error is None
+    machine.failing["sync"] = 1
+    with pytest.raises(StorageFailed, match="may not survive a loss of power"):
+        writer.sync_now()
+    before = writer.status()
+    assert before.durable_to < before.offset
+    writer.sync_now()
+    after = writer.status()
+    assert after.durable_to == after.offset
+    machine.lose_power(torn)
+    machine.open()
+    assert read_all(machine.reader()) == [b"acknowledged"]
+
+
+def test_after_a_failed_interval_sync_the_next_segment_waits_until_the_last_one_is_durable():
+    machine = Machine(durability="interval")
+    writer = machine.open()
+    assert append(writer, b"acknowledged").error is None
+    machine.failing["sync"] = 2
+    with pytest.raises(StorageFailed):
+        writer.sync_now()
+    assert isinstance(append(writer, b"refused: it cannot be left yet").error, StorageFailed)
+    assert append(writer, b"in the next segment").error is None
+    machine.lose_power(torn=0.0)
+    machine.open()
+    assert read_all(machine.reader()) == [b"acknowledged"]
+
+
+def test_what_cannot_be_read_back_after_a_failed_sync_is_not_built_upon():
+    """The page cache may have let go of it: then nothing more is acknowledged until the log was opened again."""
+    machine = Machine(durability="interval")
+    writer = machine.open()
+    synced = append(writer, b"synced")
+    writer.sync_now()
+    assert append(writer, b"lost by the disk").error is None
+    machine.failing["sync"] = 1
+    with pytest.raises(StorageFailed):
+        writer.sync_now()
+    inode = machine.disk.names[f"c/{writer.segments.id.name}"]
+    inode.data[:] = inode.durable
+    with pytest.raises(StorageFailed, match="cannot be read back"):
+        writer.sync_now()
+    assert isinstance(append(writer, b"refused").error, StorageFailed)
+    second = machine.open()
+    assert append(second, b"after").error is None
+    second.tick()
+    write_all(second)
+    assert synced.error is None
+    assert read_all(machine.reader()) == [b"synced", b"after"]

@@ -480,20 +480,10 @@ class Committer:
         """Make everything acknowledged so far durable; for durability `interval`.
 
         Raises: `DiskFull` or `StorageFailed`. What was acknowledged since the last good sync may then be lost with the
-        power; the open segment is left behind, because a later sync of it proves nothing.
+        power, until it was written once more and synced.
         """
-        with self._mutex:
-            segments = self._segments
-            each, offset = segments.id, segments.offset
         try:
-            segments.sync()
+            self._segments.sync_committed()
         except OSError as error:
-            with self._mutex:
-                if segments.id != each:
-                    return  # It was left behind meanwhile, and synced before that.
-                segments.broken = True
             what = "what was acknowledged since the last sync may not survive a loss of power"
             raise self._storage_error(error, what) from error
-        with self._mutex:
-            if segments.id == each:
-                segments.mark_synced(offset)

@@ -11,6 +11,7 @@ import errno
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from threading import Lock
 from typing import Final
 
 import numpy as np
@@ -19,7 +20,7 @@ from tidegate.errors import Corruption, Fenced
 from tidegate.log import segment
 from tidegate.log.block import HEADER_SIZE as BLOCK_HEADER_SIZE
 from tidegate.log.block import Encoded
-from tidegate.log.scan import ScanEnd, Window, scan
+from tidegate.log.scan import CHUNK, ScanEnd, Window, scan
 from tidegate.log.segment import SegmentHeader, SegmentId
 from tidegate.ports.files import File, Files
 
@@ -62,7 +63,8 @@ class SegmentWriter:
     Invariant: `chain`, `position` and `time_tick` describe the last block that `commit` declared good.
     Ordering: a segment's header and name are durable before its first block is written; and the term is checked
     after that and before the segment before it may be sealed. Whoever fences later finds the new
-    segment, so where the old one ends is settled for good.
+    segment, so where the old one ends is settled for good. Before that the old one is made durable up to there,
+    whatever the durability: else a loss of power could leave a hole between the two.
     """
 
     def __init__(
@@ -100,6 +102,10 @@ class SegmentWriter:
         self.blocks = 0
         self.broken = False
         """Nothing more may be written to the open segment: the next write has to roll first."""
+        self._syncing = Lock()
+        """Of two syncs at once only one is told of a failure; and a sync must not count for another segment."""
+        self._doubtful = False
+        """A sync of the open segment has failed."""
         self.closed: list[Closed] = []
         """Segments to be sealed."""
 
@@ -222,14 +228,15 @@ class SegmentWriter:
             file.close()
             index_file.close()
             raise Fenced(self._channel, self.term, current)
-        self._close_files()
-        self._file, self._index_file = file, index_file
-        self._index = []
-        self.id = new
-        self.offset = self.synced = self._indexed_to = segment.HEADER_SIZE
-        self.size = self._segment_bytes
-        self.messages = self.blocks = self.last_tick = 0
-        self.broken = False
+        with self._syncing:
+            self._close_files()
+            self._file, self._index_file = file, index_file
+            self._index = []
+            self.id = new
+            self.offset = self.synced = self._indexed_to = segment.HEADER_SIZE
+            self.size = self._segment_bytes
+            self.messages = self.blocks = self.last_tick = 0
+            self.broken = self._doubtful = False
 
     def room(self, size: int) -> bool:
         """Whether a commit of `size` bytes fits into the open segment, or the segment is still empty."""
@@ -237,12 +244,7 @@ class SegmentWriter:
 
     def roll(self) -> None:
         """Go on in a new segment. The old one ends at its last good block, and is durable up to there."""
-        if self.synced < self.offset and not self.broken:
-            try:
-                self.sync()
-            except OSError:
-                self.broken = True  # A later sync would prove nothing.
-                raise
+        self.sync_committed()
         finished = Closed(
             self.id, self.offset, self.chain, self.position, self.time_tick, self.last_tick,
             self.messages, self.blocks, self._index,
@@ -257,8 +259,48 @@ class SegmentWriter:
         self._file.write(self.offset, [buffer for block in blocks for buffer in block.buffers])
 
     def sync(self) -> None:
-        if self._file is not None:
+        """Make everything written to the open segment durable."""
+        with self._syncing:
+            self._sync()
+
+    def sync_committed(self) -> None:
+        """Make everything that `commit` declared good durable, and note that it is.
+
+        Raises: `OSError`; then nothing more may be written to the open segment.
+        """
+        with self._syncing:
+            end = self.offset
+            if self.synced >= end:
+                return
+            try:
+                self._sync()
+            except OSError:
+                self.broken = True
+                raise
+            self.synced = max(self.synced, end)
+
+    def _sync(self) -> None:
+        if self._file is None:
+            return
+        try:
+            if self._doubtful:
+                self._write_again(self._file)
             self._file.sync()
+        except OSError:
+            self._doubtful = True
+            raise
+
+    def _write_again(self, file: File) -> None:
+        """After a failed sync the system may take for written what it has lost: a later sync alone proves nothing."""
+        start, end = self.synced, self.offset
+        window, at, chain = Window(file, end), start, None
+        while at < end:
+            found = window.block(at)
+            if found is None or (chain is not None and found[1].previous != chain):
+                raise OSError(errno.EIO, f"what was written at {at:,} cannot be read back")
+            at, chain = at + found[1].size, found[1].checksum
+        for at in range(start, end, CHUNK):
+            file.write(at, [file.read(at, min(CHUNK, end - at))])
 
     def commit(
         self,
@@ -283,10 +325,6 @@ class SegmentWriter:
         self.last_tick = max(self.last_tick, tick)
         if durable:
             self.synced = self.offset
-
-    def mark_synced(self, offset: int) -> None:
-        """Everything before `offset` of the open segment has become durable."""
-        self.synced = max(self.synced, offset)
 
     def _add_index_entry(self) -> None:
         """Note a place to start scanning from. Never fails an append: it is only a short cut."""

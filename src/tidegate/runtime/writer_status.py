@@ -25,6 +25,7 @@ class WriterStatus:
     segment: str
     offset: int
     durable_to: int
+    """Everything before this offset of the open segment survives a loss of power, and so do all earlier segments."""
     position: Position
     holders: dict[str, str]
     recovered: Recovered

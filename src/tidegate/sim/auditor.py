@@ -9,11 +9,18 @@ It knows nothing of how the log works. Its rules are the promises:
     whole       a batch is delivered whole or not at all
     resume      from a message's LastConfirmed, everything above its TimeTick is delivered
     timeline    timestamps strictly increase over all lives of the oracle
+
+With durability `interval` and `none` a loss of power may take away what was acknowledged, and then:
+
+    survival    what the writer had said to be durable is still there
+    prefix      what is there is all up to some place, and nothing behind it
+    absence     what is gone never comes back; its position may, in a higher term, and its TimeTick does not
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tidegate.log.batch import Batch
@@ -53,12 +60,20 @@ class ChannelBook:
     """The largest tick any reader was given."""
     ordered: list[int] = field(default_factory=list)
     """TimeTicks in `seen`, ascending."""
+    durable: int = 0
+    """The largest position that a writer said to be durable."""
+    gone: set[int] = field(default_factory=set)
+    """TimeTicks that a loss of power took away."""
+    places: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Position to the TimeTick and term of what some reader got there last."""
 
 
 class Auditor:
     """Raises `Violation` the moment a promise is seen to be broken."""
 
-    def __init__(self, channels: list[str]) -> None:
+    def __init__(self, channels: list[str], *, all_durable: bool = True) -> None:
+        """`all_durable`: whatever is acknowledged must survive a loss of power."""
+        self._all_durable = all_durable
         self._books = {name: ChannelBook() for name in channels}
         self._intents: dict[int, Intent] = {}
         self._last_timestamp = 0
@@ -96,6 +111,48 @@ class Auditor:
         if any(number == intent.number for number, *_ in self._books[intent.channel].seen.values()):
             raise Violation(f"absence: append {intent.number} was delivered and then refused")
 
+    def said_durable(self, channel: str, position: int) -> None:
+        """A writer said that everything up to `position` survives a loss of power."""
+        book = self._books[channel]
+        book.durable = max(book.durable, position)
+
+    # What a loss of power leaves
+
+    def power_was_lost(self, channel: str, found: Mapping[int, int], end: int) -> int:
+        """`found` is what the files hold: TimeTick to position. `end` is the largest position, ticks included.
+
+        Returns how many messages are gone that somebody knew of.
+        """
+        book = self._books[channel]
+        if end < book.durable:
+            raise Violation(f"survival: {channel} ends at {end}, and had been said to be durable up to {book.durable}")
+        known = {tick: position for tick, (_, _, position, _) in book.seen.items()}
+        for first, number in book.by_tick.items():
+            intent = self._intents[number]
+            if intent.appended is not None:
+                parts = range(intent.messages)
+                known.update({first + part: int(intent.appended.position) + part for part in parts})
+                if len({first + part in found for part in parts}) > 1:
+                    raise Violation(f"whole: a loss of power left a part of append {number} in {channel}")
+        gone = {tick: position for tick, position in known.items() if tick not in found}
+        kept = {tick: position for tick, position in known.items() if tick in found}
+        for tick, position in kept.items():
+            if found[tick] != position:
+                raise Violation(f"survival: {channel} has {tick} at position {found[tick]}, not {position}")
+        if not gone:
+            return 0
+        first_gone = min(gone.values())
+        if self._all_durable or first_gone <= book.durable:
+            raise Violation(f"survival: {channel} lost what was durable, from position {first_gone} on")
+        if kept and max(kept.values()) > first_gone:
+            raise Violation(f"prefix: {channel} lost position {first_gone} and kept position {max(kept.values())}")
+        book.gone.update(gone)
+        book.seen = {tick: entry for tick, entry in book.seen.items() if tick not in gone}
+        book.ordered = [tick for tick in book.ordered if tick not in gone]
+        book.acknowledged = [tick for tick in book.acknowledged if tick not in gone]
+        book.by_tick = {tick: number for tick, number in book.by_tick.items() if tick not in gone}
+        return len(gone)
+
     # What readers get
 
     def delivered(self, channel: str, who: str, after: int, delivery: Delivery) -> None:
@@ -126,12 +183,25 @@ class Auditor:
                 if before != entry:
                     raise Violation(f"order: {who} got {entry} at {tick}, another reader had got {before}")
                 continue
+            if tick in book.gone:
+                raise Violation(f"absence: {who} got append {number} at {tick}, which a loss of power had taken away")
             if tick <= book.settled:
                 raise Violation(f"tick: {who} got append {number} at {tick}, below the settled tick {book.settled}")
             self._check_against_intent(self._intents[number], index, message, who)
+            self._check_place(book, message, who)
             book.seen[tick] = entry
             insort(book.ordered, tick)
         return found
+
+    def _check_place(self, book: ChannelBook, message: Message, who: str) -> None:
+        position, tick, term = int(message.position), int(message.time_tick), int(message.term)
+        before = book.places.get(position)
+        if before is not None and (before[0] not in book.gone or term <= before[1]):
+            raise Violation(
+                f"order: {who} got {tick} of term {term} at position {position},"
+                f" where {before[0]} of term {before[1]} was"
+            )
+        book.places[position] = (tick, term)
 
     def _identify(self, message: Message, channel: str, who: str) -> tuple[int, int]:
         text = message.body.decode() if message.body is not None else str((message.row or {}).get("text"))

@@ -6,7 +6,7 @@ Each is a small wrong change to real code, of the kind people make. `tests/simul
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tidegate.clock.oracle import OracleMachine
@@ -221,6 +221,50 @@ def recovery_trusts_the_page_cache() -> Iterator[None]:
             self._files = files
 
     with _replaced(SegmentWriter, "_recover_last", recover_last):
+        yield
+
+
+@_bug
+def durable_to_runs_ahead() -> Iterator[None]:
+    """What is acknowledged between two syncs is said to be durable already."""
+
+    def sync_committed(self: SegmentWriter) -> None:
+        self.synced = self.offset
+
+    with _replaced(SegmentWriter, "sync_committed", sync_committed):
+        yield
+
+
+@_bug
+def segment_is_left_before_it_is_durable() -> Iterator[None]:
+    """The next segment is begun while the end of the last one is only in the page cache."""
+    original = SegmentWriter.roll
+
+    def roll(self: SegmentWriter) -> None:
+        self.__dict__["sync_committed"] = lambda: None
+        try:
+            original(self)
+        finally:
+            del self.__dict__["sync_committed"]
+
+    with _replaced(SegmentWriter, "roll", roll):
+        yield
+
+
+@_bug
+def failed_sync_is_believed() -> Iterator[None]:
+    """After a failed sync all is taken to be durable, as a second sync without another write would say."""
+    original = SegmentWriter._sync
+
+    def sync(self: SegmentWriter) -> None:
+        self._doubtful = False
+        if self.synced == self.offset:
+            original(self)
+            return
+        with suppress(OSError):
+            original(self)
+
+    with _replaced(SegmentWriter, "_sync", sync):
         yield
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+from tidegate.runtime.settings import Durability
+
 
 class Crash(BaseException):
     """The process whose step this is dies here. `power` takes the whole machine with it.
@@ -37,18 +39,17 @@ class FaultPlan:
     clock_stands: float
     torn: float
     """Part of the unsynced sectors that a loss of power keeps."""
-    durable: bool
-    """Whether appends are synced before they are acknowledged; if not, power is not lost."""
+    durability: Durability
+    """What the log promises to survive a loss of power."""
 
     @classmethod
     def draw(cls, rng: Random) -> FaultPlan:
         def maybe(chance: float, low: float, high: float) -> float:
             return rng.uniform(low, high) if rng.random() < chance else 0.0
 
-        durable = rng.random() < 0.85
         return cls(
             kill=maybe(0.5, 0.001, 0.01),
-            power_loss=maybe(0.6, 0.002, 0.015) if durable else 0.0,
+            power_loss=maybe(0.6, 0.002, 0.015),
             crash_inside=maybe(0.6, 0.001, 0.01),
             pause=maybe(0.6, 0.004, 0.02),
             interleave=maybe(0.8, 0.05, 0.4),
@@ -59,5 +60,5 @@ class FaultPlan:
             clock_jump=maybe(0.5, 0.005, 0.03),
             clock_stands=maybe(0.3, 0.005, 0.02),
             torn=rng.choice((0.0, 0.3, 0.5, 0.9, 1.0)),
-            durable=durable,
+            durability=rng.choices(tuple(Durability), (60, 30, 10))[0],
         )

@@ -25,7 +25,7 @@ from tidegate.runtime.oracle import Oracle
 from tidegate.runtime.pending import PendingAppend
 from tidegate.runtime.reservation import Reservation
 from tidegate.runtime.sealer import seal
-from tidegate.runtime.settings import LogSettings
+from tidegate.runtime.settings import Durability, LogSettings
 from tidegate.sim.auditor import Auditor, Intent
 from tidegate.sim.machine import SimClock, SimTail
 
@@ -71,6 +71,23 @@ class NodeChannel:
         self.reserved: list[tuple[Reservation, SimSession | None]] = []
         self.open_txns: list[SimSession] = []
         self.reader: ChannelReader | None = None
+        self.written: list[tuple[str, int, int]] = []
+        """Segment, offset and position, each time the writer had come further."""
+
+    def durable_position(self) -> int:
+        """The largest position that the writer's status says is durable."""
+        status = self.writer.status()
+        now = (status.segment, status.offset, int(status.position))
+        if now not in self.written[-1:]:
+            self.written.append(now)
+        return max(
+            (
+                position
+                for segment, offset, position in self.written
+                if segment != status.segment or offset <= status.durable_to
+            ),
+            default=0,
+        )
 
     def step_commit(self) -> str:
         """One step of the commit under way, or of the next one."""
@@ -123,6 +140,7 @@ class Node:
         tails: dict[str, SimTail],
         auditor: Auditor,
         settings: LogSettings,
+        held_bytes_max: int,
         note: Callable[[str], None],
     ) -> None:
         self.name = name
@@ -135,6 +153,7 @@ class Node:
         self._tails = tails
         self._auditor = auditor
         self._settings = settings
+        self._held_bytes_max = held_bytes_max
         self._note = note
         self.oracle = Oracle(store, clock, owner=name)
         self.channels: dict[str, NodeChannel] = {}
@@ -161,6 +180,7 @@ class Node:
         )
         slot.append(NodeChannel(self, name, writer))
         self.channels[name] = slot[0]
+        self._auditor.said_durable(name, slot[0].durable_position())
         found = writer.recovered
         self._note(f"{self.name} opens {name} at term {term}: cut {found.cut_bytes}, discarded {len(found.discarded)}")
 
@@ -193,7 +213,9 @@ class Node:
             return "nothing open"
         channel = self.channels[rng.choice(sorted(self.channels))]
         draw = rng.random()
-        if (channel.has_work or channel.commit is not None) and draw < 0.55:
+        if self._settings.durability is Durability.INTERVAL and rng.random() < 0.06:
+            what = self._sync(channel)
+        elif (channel.has_work or channel.commit is not None) and draw < 0.55:
             what = channel.step_commit()
         elif draw < 0.80:
             what = self._append(channel)
@@ -290,6 +312,14 @@ class Node:
             return f"tick {type(error).__name__}"
         return "tick"
 
+    def _sync(self, channel: NodeChannel) -> str:
+        """What a log does every `sync_interval_ms`."""
+        try:
+            channel.writer.sync_now()
+        except TidegateError as error:
+            return f"interval sync {type(error).__name__}"
+        return "interval sync"
+
     def seal_one(self, channel: NodeChannel) -> str:
         closed = channel.writer.segments.closed
         if not closed:
@@ -310,7 +340,12 @@ class Node:
             sampled = self._auditor.sample(channel.name, self._rng.randrange(1 << 30))
             tick, position = sampled if sampled is not None and self._rng.random() < 0.7 else (0, 0)
             channel.reader = ChannelReader(
-                files, source, position=Position(position), after=Timestamp(tick), writer=channel.writer
+                files,
+                source,
+                position=Position(position),
+                after=Timestamp(tick),
+                writer=channel.writer,
+                held_bytes_max=self._held_bytes_max,
             )
         reader = channel.reader
         after = reader.after
@@ -324,7 +359,8 @@ class Node:
         return f"reads {len(delivery)}" + (" from memory" if reader.tailing else "")
 
     def hear(self, channel: NodeChannel) -> None:
-        """Let clients learn what became of their appends."""
+        """Let clients learn what became of their appends, and how far the log is durable."""
+        self._auditor.said_durable(channel.name, channel.durable_position())
         still = []
         for each in channel.waiting:
             if not each.pending.done():

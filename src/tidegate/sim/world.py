@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from random import Random
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.errors import NotLeader, OutcomeUnknown, StoreUnavailable, TidegateError
-from tidegate.log.message import Position
+from tidegate.errors import Corruption, NotLeader, OutcomeUnknown, StoreUnavailable, TidegateError
+from tidegate.log.message import NO_POSITION, Position, Tick
 from tidegate.runtime.channel_reader import ChannelReader, TailSource
-from tidegate.runtime.file_cursor import ChannelFiles
-from tidegate.runtime.settings import LogSettings
+from tidegate.runtime.file_cursor import ChannelFiles, FileCursor
+from tidegate.runtime.settings import Durability, LogSettings
 from tidegate.runtime.verify import verify
 from tidegate.sim.auditor import Auditor, Violation
 from tidegate.sim.disk import SimDisk, SimFiles
@@ -68,7 +68,9 @@ class FollowingReader:
             files = ChannelFiles(SimFiles(world.disk, _never), self.channel)
             source = TailSource(files, world.tails[self.channel], is_written=world.is_written)
             position, after = Position(self._position), Timestamp(self._after)
-            self.reader = ChannelReader(files, source, position=position, after=after)
+            self.reader = ChannelReader(
+                files, source, position=position, after=after, held_bytes_max=world.held_bytes_max
+            )
         after_tick = self.reader.after
         delivery = self.reader.poll()
         if delivery is None:
@@ -78,6 +80,12 @@ class FollowingReader:
         self._position = int(delivery.tick.last_confirmed)
         world.note(f"{self.name} {self._after} {len(delivery)}")
         return f"reads {len(delivery)}"
+
+    def lose_power(self, *, whole: bool) -> None:
+        """It starts again from the tick it noted. Unless the log is `whole`, positions may have been given anew."""
+        self.reader = None
+        if not whole:
+            self._position = 0
 
 
 class World:
@@ -92,9 +100,11 @@ class World:
         self.disk = SimDisk(Random(self.rng.getrandbits(64)))
         self.state = MemoryState()
         self.tails = {name: SimTail() for name in CHANNELS}
-        self.auditor = Auditor(list(CHANNELS))
+        self._whole = self.plan.durability is Durability.SYNC
+        self.auditor = Auditor(list(CHANNELS), all_durable=self._whole)
+        self.held_bytes_max = self.rng.choice((3_000, 30_000, 1 << 20))
         self.settings = LogSettings(
-            durability="sync" if self.plan.durable else "none",  # type: ignore[arg-type]
+            durability=self.plan.durability,
             segment_bytes=self.rng.choice((8 << 10, 16 << 10, 64 << 10)),
             commit_bytes_max=self.rng.choice((2_000, 8_000, 60_000)),
             batch_rows_max=1000,
@@ -223,6 +233,7 @@ class World:
             tails=self.tails,
             auditor=self.auditor,
             settings=self.settings,
+            held_bytes_max=self.held_bytes_max,
             note=self.note,
         )
         born.append(node)
@@ -271,7 +282,27 @@ class World:
         self.disk.lose_power(self.plan.torn)
         self.tails.update({name: SimTail() for name in CHANNELS})
         for reader in self.readers:
-            reader.reader = None
+            reader.lose_power(whole=self._whole)
+        for name in CHANNELS:
+            self._look_at_files(name)
+
+    def _look_at_files(self, name: str) -> None:
+        """Tell the auditor what a loss of power left of a channel, before anybody opens it."""
+        channel = ChannelFiles(SimFiles(self.disk, _never), name)
+        found: dict[int, int] = {}
+        last = 0
+        try:
+            limit = channel.end_of_log()
+            for item in () if limit is None else FileCursor(channel, NO_POSITION, 0).advance(limit):
+                if isinstance(item, Tick):
+                    last = max(last, int(item.position))
+                else:
+                    found.update(zip(item.time_ticks.tolist(), item.positions.tolist(), strict=True))
+        except Corruption as error:
+            raise Violation(f"survival: a loss of power left damage in {name}: {error}") from error
+        gone = self.auditor.power_was_lost(name, found, max([last, *found.values()]))
+        if gone:
+            self.note(f"{name} has lost {gone} messages")
 
     # Faults inside a step
 
