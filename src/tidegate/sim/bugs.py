@@ -18,6 +18,7 @@ from tidegate.runtime import file_cursor, segments
 from tidegate.runtime.channel_reader import TailSource
 from tidegate.runtime.commit import Commit
 from tidegate.runtime.committer import Committer
+from tidegate.runtime.held_back import HeldBack
 from tidegate.runtime.oracle import Oracle
 from tidegate.runtime.segments import SegmentWriter
 from tidegate.sim.machine import SimTail
@@ -185,6 +186,17 @@ def reorder_buffer_keeps_physical_order() -> Iterator[None]:
         return ready
 
     with _replaced(ReorderBuffer, "pop_until", pop_until):
+        yield
+
+
+@_bug
+def held_back_part_is_forgotten() -> Iterator[None]:
+    """What a reader left in the files for want of memory is not read again."""
+
+    def pop_until(self: HeldBack, tick: int) -> Any:
+        return self._buffer.pop_until(tick), tick
+
+    with _replaced(HeldBack, "pop_until", pop_until):
         yield
 
 
