@@ -244,15 +244,12 @@ class Assembler:
         for row in ends.tolist():
             txn = txns[row].tobytes()
             rows = groups.pop(txn, None)
-            before = None if rows is None else rows[: int(np.searchsorted(rows, row))]
-            if rows is not None and before is not None:
-                step.unnamed += len(rows) - len(before)
             if batch.types[row] == _ROLLBACK:
                 self._roll_back(txn, int(batch.positions[row]), step)
                 continue
             pieces = [*step.fresh.pop(txn, ())]
-            if before is not None and len(before):
-                pieces.append(_piece(batch, before))
+            if rows is not None:
+                pieces.append(_piece(batch, rows))
             found = self._commit(batch, row, txn, [each.batch for each in pieces], step)
             if shown is not None and found:
                 step.out.extend(shown.between(done, row))
@@ -279,7 +276,6 @@ class Assembler:
         if how is None:
             step.rolled_back += 1
             step.ended.add(txn, _ROLLBACK)
-        step.fresh.pop(txn, None)
 
     # One transaction
 
@@ -340,6 +336,10 @@ class Assembler:
             for txn in self._open.keys() & set(step.ended):
                 self._let_go(txn)
         for txn, pieces in step.fresh.items():
+            how = step.ended.get(txn)
+            if how is not None:
+                step.unnamed += sum(len(piece.batch) for piece in pieces) if how == _COMMIT else 0
+                continue
             holding = self._open.setdefault(txn, _Holding())
             for piece in pieces:
                 self._held_bytes += holding.add(piece)

@@ -175,11 +175,13 @@ def test_transactions_interleaved_message_by_message_come_out_apart() -> None:
     assert shown(Assembler(never).take([given])) == [(15, 12), (15, 14), (16, 16), (17, 11), (17, 13)]
 
 
-def test_messages_of_a_transaction_keep_their_physical_order() -> None:
+@pytest.mark.parametrize("alone", [True, False])
+def test_messages_of_a_transaction_keep_their_physical_order(alone: bool) -> None:
     """Section 7.3: bodies keep their ids and order, whatever their TimeTicks were."""
-    given = batch(body(11, A), body(12, A), body(13, A), commit(14, A, 3), positions=[22, 20, 21, 23])
-    given = replace(given, rows=body_rows([b"22", b"20", b"21", Marker.at_once(3).encode()]))
-    assert shown(Assembler(never).take([given])) == [(14, 20), (14, 21), (14, 22)]
+    given = batch(body(11, A), body(12, A), body(13, A), commit(14, A, 3), plain(24), positions=[22, 20, 21, 23, 24])
+    given = replace(given, rows=body_rows([b"22", b"20", b"21", Marker.at_once(3).encode(), b"24"]))
+    found = Assembler(never).take([given.slice(0, 4) if alone else given])
+    assert shown(found) == [(14, 20), (14, 21), (14, 22), (24, 24)][: 3 if alone else 4]
 
 
 def test_a_commit_placed_late_in_the_log_still_comes_at_its_time_tick() -> None:
@@ -261,6 +263,9 @@ def test_a_message_that_the_commit_does_not_name_is_not_part_of_the_transaction(
     assert shown(assembler.take([batch(commit(15, A, 0, (12, 1)))])) == [(15, 12)]
     assert shown(assembler.take([batch(body(16, B), commit(17, B, 1), plain(18))])) == [(17, 16), (18, 18)]
     assert assembler.status.held_bytes == 0, "also when the rest was whole within one batch"
+    found = assembler.take([batch(body(21, C), plain(22)), batch(body(23, C), commit(24, C, 1), plain(25))])
+    assert shown(found) == [(22, 22), (24, 23), (25, 25)]
+    assert assembler.status.held_bytes == 0, "and when all came with one tick"
 
 
 def test_a_commit_written_twice_is_delivered_once() -> None:
@@ -394,6 +399,19 @@ def test_a_transaction_that_is_not_whole_is_not_delivered(fetched: list[Batch]) 
     expected = f"{A.hex()}: its COMMIT at position 13 names 3 messages and {2 if fetched else 1} were found"
     with pytest.raises(InvariantBroken, match=expected):
         assembler.take([batch(plain(10), body(11, A), commit(13, A, 0, (5, 2), (11, 1)))])
+
+
+@pytest.mark.parametrize("others", [(), (plain(14),)], ids=["alone", "among others"])
+def test_only_messages_of_the_transaction_count_for_it_though_others_stand_in_their_place(others: tuple[Given]) -> None:
+    """Fact 58, for what lies directly before a COMMIT: a BEGIN, another transaction's message, a plain one, a gap."""
+    for stranger in (begin(11, A), body(11, B), plain(11), commit(11, B), body(10, A)):
+        with pytest.raises(InvariantBroken, match="COMMIT at position 13 names 2 messages and 1 were found"):
+            Assembler(Files()).take([batch(stranger, body(12, A), commit(13, A, 2), *others)])
+
+
+def test_a_message_that_is_found_twice_does_not_count_for_another() -> None:
+    with pytest.raises(InvariantBroken, match="the first that is missing at position 6"):
+        Assembler(Files(batch(body(5, A), body(5, A)))).take([batch(commit(13, A, 0, (5, 2)))])
 
 
 def test_a_message_that_is_found_twice_is_not_delivered_twice() -> None:
