@@ -246,6 +246,18 @@ def test_the_newest_of_several_writers_counts_in_whatever_order_they_finish() ->
     db.window.end_read(old)
 
 
+def test_giving_up_an_older_write_of_a_key_keeps_the_newer_one() -> None:
+    db = Db()
+    old = db.read(C)
+    db.commit(None, A)
+    mine = db.read(A)
+    db.commit(None, A)
+    db.window.end_read(old)
+    assert db.window.status().commits == 1
+    with pytest.raises(Conflict, match="'accounts'"):
+        db.claim(mine, B)
+
+
 def test_what_one_reads_is_limited() -> None:
     db = Db(read_keys_max=3)
     mine = db.read(1, 2)
