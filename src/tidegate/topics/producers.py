@@ -30,7 +30,7 @@ from struct import error as StructError
 from typing import Any, Final
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.errors import Conflict, InvalidArgument, InvariantBroken, LeaseLost, LimitExceeded, NotFound
+from tidegate.errors import Backpressure, Conflict, InvalidArgument, InvariantBroken, LeaseLost, LimitExceeded, NotFound
 
 PRODUCERS_MAX: Final = 10_000
 RESULTS_MAX: Final = 100
@@ -215,14 +215,16 @@ class Producers:
     def begin(
         self, name: str, epoch: int, first: int, count: int = 1, *, unit: object = None
     ) -> Sending | Duplicate | Wait:
-        """Begin to send, unless it was sent before or is under way. Raises: as `check`, and `LimitExceeded`."""
+        """Begin to send, unless it was sent before or is under way. Raises: as `check`, and `Backpressure`."""
         found = self.check(name, epoch, first, count, unit=unit)
         if not isinstance(found, New):
             return found
         producer = self._producers[name]
         if len(producer.sending) >= SENDING_MAX:
-            what = f"the number of sends under way of {self._about(name)}"
-            raise LimitExceeded(what, len(producer.sending) + 1, SENDING_MAX, "count")
+            raise Backpressure(
+                f"{self._about(name)} has {SENDING_MAX:,} sends under way in one transaction; commit it, or send more"
+                f" messages at once"
+            )
         record = _HEAD.pack(_FORMAT, _SENT, producer.strict, epoch, first, count) + name.encode()
         sending = Sending(name, first, first + count - 1, record, unit)
         producer.sending.append(sending)

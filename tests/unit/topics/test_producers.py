@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.errors import Conflict, InvalidArgument, InvariantBroken, LeaseLost, LimitExceeded, NotFound
-from tidegate.topics.producers import Duplicate, New, Opened, Producers, Sending, Sent, Wait
+from tidegate.errors import Backpressure, Conflict, InvalidArgument, InvariantBroken, LeaseLost, LimitExceeded, NotFound
+from tidegate.topics.producers import SENDING_MAX, Duplicate, New, Opened, Producers, Sending, Sent, Wait
 
 NOON = 1_767_268_800_000
 DAY_MS = 24 * 3600 * 1000
@@ -172,6 +172,15 @@ def test_sends_of_one_transaction_follow_each_other_without_waiting_and_fail_tog
     topic.write(three.record)
     topic.write(four.record)
     assert topic.producers.check("p", epoch, 2) == New()
+
+
+def test_sends_under_way_are_limited() -> None:
+    topic = Topic()
+    epoch = topic.open().epoch
+    for number in range(SENDING_MAX):
+        topic.begin(epoch, number, unit="t1")
+    with pytest.raises(Backpressure, match="'p' of topic 'audit' has 10,000 sends under way"):
+        topic.begin(epoch, SENDING_MAX, unit="t1")
 
 
 def test_fact_61_a_producer_opened_again_fences_the_older_one() -> None:
