@@ -2,8 +2,12 @@
 
 Per shard there is a *mark*, at or below which everything is acknowledged; above it, single ids and ranges; and what
 is *pending* in transactions that have not ended (seed 002). The fold trusts its records: whoever appends one has
-checked it (`Subscription`). A later record wins over an earlier one, for it could only be appended after the earlier
-one had lost its hold, whether or not that was recorded.
+checked it (`Subscription`).
+
+A message may seem pending for several transactions: the one that holds it, and others that were aborted without a
+record that says so, or with one that came too early. So the order in which records of different transactions were
+appended does not matter: once those that have ended are ended here too, as after a restart they must be, only the
+holder is left.
 
 A committed transaction's ACK and ACK_CUMULATIVE records are part of the transaction itself, so they appear if and only
 if it commits. RELEASE only saves asking the coordinator at recovery what became of it.
@@ -38,8 +42,8 @@ class _Shard:
         self.single: set[MessageId] = set()
         self.firsts: list[MessageId] = []
         self.lasts: list[MessageId] = []
-        self.pending: dict[MessageId, bytes] = {}
-        self.cumulative: tuple[bytes, MessageId] | None = None
+        self.pending: dict[MessageId, tuple[bytes, ...]] = {}
+        self.cumulative: dict[bytes, MessageId] = {}
         """Who will acknowledge everything at or below which id."""
 
     def holds(self, id: MessageId) -> bool:
@@ -109,32 +113,35 @@ class Acknowledgements:
             self._cut(shard)
         for each in [each for each in shard.pending if each <= id]:
             self._forget_pending(shard, each)
-        if shard.cumulative is not None and shard.cumulative[1] <= id:
-            shard.cumulative = None
+        _drop_passed(shard, id)
 
     def set_pending(self, txn: bytes, ids: Iterable[MessageId]) -> None:
         for id in ids:
             shard = self._shard(id.shard)
-            if shard.holds(id):
+            holders = shard.pending.get(id, ())
+            if txn in holders or shard.holds(id):
                 continue
-            self._forget_pending(shard, id)
-            shard.pending[id] = txn
+            shard.pending[id] = (*holders, txn)
             self._by_txn.setdefault(txn, set()).add(id)
 
     def set_pending_cumulative(self, txn: bytes, id: MessageId) -> None:
         shard = self._shard(id.shard)
         if shard.mark is not None and id <= shard.mark:
             return
-        if shard.cumulative is None or shard.cumulative[0] != txn or shard.cumulative[1] < id:
-            shard.cumulative = (txn, id)
+        if (held := shard.cumulative.get(txn)) is None or held < id:
+            shard.cumulative[txn] = id
 
     def release(self, txn: bytes) -> None:
         """Nothing is pending for the transaction any more, and nothing of it acknowledged."""
         for id in self._by_txn.pop(txn, ()):
-            del self._shards[id.shard].pending[id]
+            pending = self._shards[id.shard].pending
+            left = tuple([each for each in pending[id] if each != txn])
+            if left:
+                pending[id] = left
+            else:
+                del pending[id]
         for shard in self._shards.values():
-            if shard.cumulative is not None and shard.cumulative[0] == txn:
-                shard.cumulative = None
+            shard.cumulative.pop(txn, None)
 
     def advance(self, mark: MessageId, passed: Sequence[MessageId]) -> None:
         """Move the mark up to an id when `passed` are all the acknowledged single ids between the two.
@@ -148,8 +155,7 @@ class Acknowledgements:
         if shard.mark is None or mark > shard.mark:
             shard.mark = mark
             self._cut(shard)
-            if shard.cumulative is not None and shard.cumulative[1] <= mark:
-                shard.cumulative = None
+            _drop_passed(shard, mark)
 
     def merge(
         self,
@@ -187,14 +193,14 @@ class Acknowledgements:
         shard = self._shards.get(id.shard)
         if shard is None or shard.holds(id):
             return None
-        if (txn := shard.pending.get(id)) is not None:
-            return txn
-        return shard.cumulative[0] if shard.cumulative is not None and id <= shard.cumulative[1] else None
+        if holders := shard.pending.get(id):
+            return holders[-1]
+        return max((txn for txn, upto in shard.cumulative.items() if id <= upto), default=None)
 
     def single_pending_for(self, id: MessageId) -> bytes | None:
         """The same, leaving out what is pending only because everything below some id is."""
         shard = self._shards.get(id.shard)
-        return None if shard is None else shard.pending.get(id)
+        return None if shard is None else shard.pending.get(id, (None,))[-1]
 
     def has_exceptions(self, number: int) -> bool:
         """Whether anything above the shard's mark is acknowledged or pending one by one."""
@@ -210,12 +216,17 @@ class Acknowledgements:
         return {number: each.mark for number, each in sorted(self._shards.items()) if each.mark is not None}
 
     def cumulative(self) -> dict[int, tuple[bytes, MessageId]]:
-        """Per shard, who will acknowledge everything at or below which id."""
-        return {number: each.cumulative for number, each in sorted(self._shards.items()) if each.cumulative is not None}
+        """Per shard, who will acknowledge everything at or below which id; of several, who reaches furthest."""
+        found = {}
+        for number, shard in sorted(self._shards.items()):
+            if shard.cumulative:
+                id, txn = max((id, txn) for txn, id in shard.cumulative.items())
+                found[number] = (txn, id)
+        return found
 
     def pending_txns(self) -> list[bytes]:
         """Transactions that hold something here. After a restart, end those that the coordinator has ended."""
-        cumulative = {each.cumulative[0] for each in self._shards.values() if each.cumulative is not None}
+        cumulative = {txn for each in self._shards.values() for txn in each.cumulative}
         return sorted(cumulative | set(self._by_txn))
 
     def pending_ids(self, txn: bytes) -> list[MessageId]:
@@ -269,8 +280,9 @@ class Acknowledgements:
             yield records.ack(single)
         for txn, ids in sorted(self._by_txn.items()):
             yield records.pending(txn, sorted(ids))
-        for txn, id in self.cumulative().values():
-            yield records.pending_cumulative(txn, [id])
+        for _, shard in sorted(self._shards.items()):
+            for txn, id in sorted(shard.cumulative.items()):
+                yield records.pending_cumulative(txn, [id])
 
     # -- parts -------------------------------------------------------------------------------------------------------
 
@@ -281,8 +293,7 @@ class Acknowledgements:
         return shard
 
     def _forget_pending(self, shard: _Shard, id: MessageId) -> None:
-        txn = shard.pending.pop(id, None)
-        if txn is not None:
+        for txn in shard.pending.pop(id, ()):
             ids = self._by_txn[txn]
             ids.discard(id)
             if not ids:
@@ -298,3 +309,9 @@ class Acknowledgements:
         if shard.firsts and shard.firsts[0] <= shard.mark:
             shard.mark = shard.lasts.pop(0)
             del shard.firsts[0]
+
+
+def _drop_passed(shard: _Shard, mark: MessageId) -> None:
+    """A cumulative acknowledgement that the mark has passed holds nothing."""
+    if shard.cumulative:
+        shard.cumulative = {txn: id for txn, id in shard.cumulative.items() if id > mark}

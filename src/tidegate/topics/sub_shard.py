@@ -37,8 +37,12 @@ class Shard:
         self.levels: list[MessageId] = []
         """How far `cumulative_txn` acknowledges: ascending, the last one counts. More than one while it extends, so
         that one whose record cannot be written falls back to the one before."""
-        if (held := acks.cumulative().get(number)) is not None:
-            self.cumulative_txn, self.levels = held[0], [held[1]]
+        self.load_cumulative()
+
+    def load_cumulative(self) -> None:
+        """Take over what the durable part says of who acknowledges cumulatively."""
+        held = self._acks.cumulative().get(self.number)
+        self.cumulative_txn, self.levels = (None, []) if held is None else (held[0], [held[1]])
 
     def covers(self, id: MessageId) -> bool:
         """Whether a transaction's cumulative acknowledgement reaches up to the message."""
@@ -89,7 +93,11 @@ class Shard:
         while head < size and order[head].state == GONE:
             head += 1
         if head > self.head:
-            self._acks.advance(order[head - 1].id, [each.id for each in order[self.head : head]])
+            mark = order[head - 1].id
+            self._acks.advance(mark, [each.id for each in order[self.head : head]])
+            if self.levels and self.levels[-1] <= mark:
+                # All of it was acknowledged by others' leave: it holds nothing.
+                self.cumulative_txn, self.levels = None, []
             self.gone -= head - self.head
             self.head = head
             if head >= COMPACT_ABOVE and 2 * head >= size:

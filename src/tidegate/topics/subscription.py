@@ -186,7 +186,7 @@ class Subscription(Delivery):
             entry.txn = None
         for place in places:
             single += place.between(None, covered[place.number])
-            place.cumulative_txn, place.levels = None, []
+            place.load_cumulative()
         if committed:
             for id in covered.values():
                 acks.acknowledge_cumulative(id)
@@ -194,12 +194,10 @@ class Subscription(Delivery):
             # What has not been fed again since a restart.
             acks.acknowledge(id for id in stored if not acks.is_acknowledged(id))
             return []
-        freed = []
-        for entry in single:
-            if entry.state == PENDING:
-                self._free(entry)
-                freed.append(entry)
-        ids = [each.id for each in freed if each.state == READY]
+        freed = [each for each in single if each.state == PENDING and not self._held_by_another(each)]
+        for entry in dict.fromkeys(freed):
+            self._free(entry)
+        ids = [each.id for each in dict.fromkeys(freed) if each.state == READY]
         for place in places:
             # Everything that follows comes again too, or the order would be broken.
             ids += self._give_back(place.between(covered[place.number], None))
@@ -307,6 +305,13 @@ class Subscription(Delivery):
             entry.consumer.unacked += 1
         else:
             self._free(entry)
+
+    def _held_by_another(self, entry: Entry) -> bool:
+        """Whether a transaction is left that holds it. Only after a restart: see `Acknowledgements`."""
+        entry.txn = self.acknowledgements.single_pending_for(entry.id)
+        if entry.txn is not None:
+            self._txns.setdefault(entry.txn, {})[entry.id] = entry
+        return entry.txn is not None or self._shards[entry.id.shard].covers(entry.id)
 
     def _lower(self, place: Shard, level: MessageId, txn: bytes) -> None:
         if place.cumulative_txn != txn or level not in place.levels:
