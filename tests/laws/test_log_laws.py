@@ -207,10 +207,10 @@ class Twin:
         entry.state = "failed"
 
     def move(self, entry: Entry) -> None:
-        if entry.count == 1 and not entry.positions:
+        if not entry.positions:
             at = self.now()
             self.channel.move(entry.append, at)
-            entry.time_ticks = [at]
+            entry.time_ticks = [*entry.time_ticks[:-1], at]
 
     def check(self) -> None:
         channel = self.channel

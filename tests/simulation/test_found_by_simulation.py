@@ -8,7 +8,6 @@ import pytest
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import NotLeader, StorageFailed
-from tidegate.log.message import MessageType
 from tidegate.runtime.channel_reader import ChannelReader, TailSource
 from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.file_cursor import ChannelFiles
@@ -133,7 +132,7 @@ def test_last_confirmed_does_not_pass_a_transaction_that_began_in_the_same_group
     machine = Machine()
     writer = machine.open()
     hold = writer.reserve("v")
-    begin = writer.append_async("v", b"begin", kind=MessageType.BEGIN, txn=bytes(15) + b"\1", session=Open())
+    begin = writer.append_async("v", b"begin", txn=bytes(15) + b"\1", session=Open())
     inside = hold.append_async(b"reserved")
     writer.append_async("v", b"behind")
     write_all(writer)

@@ -202,6 +202,19 @@ def is_intact(view: memoryview, offset: int, header: Header) -> bool:
     return xxhash.xxh3_64_intdigest(view[offset + CHECKED_FROM : end]) == header.checksum
 
 
+def tick_body(resume: int, last_confirmed: int) -> bytes:
+    """The body of a time tick. Its header says where to read on from; the body, where open transactions begin."""
+    return b"" if last_confirmed == resume else pack("<Q", last_confirmed)
+
+
+def tick_open_from(view: memoryview, offset: int, header: Header) -> int:
+    """Where transactions that are open at a time tick begin, at the earliest."""
+    start = offset + HEADER_SIZE + header.meta_size + header.padding + 4
+    if header.payload_size < 12:
+        return header.last_confirmed
+    return int.from_bytes(view[start : start + 8], "little")
+
+
 def decode(view: memoryview, offset: int, header: Header) -> Batch:
     """The messages of an intact block, without copying their payload."""
     start = offset + HEADER_SIZE

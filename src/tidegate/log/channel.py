@@ -32,6 +32,8 @@ class Append:
     count: int
     last_confirmed: Position
     """LastConfirmedMessageID of its messages: the channel's at allocation."""
+    resume: Position
+    """The same without regard to open transactions."""
     vchannels: tuple[str, ...] = ()
     session: Session | None = None
     acknowledged: bool = False
@@ -41,10 +43,12 @@ class Append:
     first_position: int = 0
     end: int = 0
     """The largest TimeTick allocated when it was acknowledged."""
+    moved: int = 0
+    """TimeTick of its last message, when that was moved up from the one it holds."""
 
     @property
     def last(self) -> int:
-        return self.first + self.count - 1
+        return self.moved or self.first + self.count - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +60,11 @@ class TickPlan:
     """
 
     time_tick: Timestamp
-    last_confirmed: Position
-    """Smallest LastConfirmedMessageID among what it covers."""
+    resume: Position
+    """Reading from here yields every message above `time_tick`."""
     persist: bool
+    last_confirmed: Position
+    """Smallest LastConfirmedMessageID among what it covers: transactions that are open now begin at or behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,22 +100,27 @@ class Channel:
     `confirmed` is unacknowledged; ticks strictly increase.
     """
 
-    def __init__(self, name: str, term: Term, first_tick: Timestamp, position: Position) -> None:
-        """`first_tick` is the persisted tick that opened the term, at `position`."""
+    def __init__(
+        self, name: str, term: Term, first_tick: Timestamp, position: Position, open_from: Position | None = None
+    ) -> None:
+        """`first_tick` is the persisted tick that opened the term, at `position`.
+
+        `open_from` is where the first of the transactions begins that older terms left open.
+        """
         self.name: Final = name
         self.term: Final = term
         self.allocated = int(first_tick)
         self.confirmed = int(first_tick)
         self.synced = int(first_tick)
-        self.last_confirmed = LastConfirmed(position)
+        self.last_confirmed = LastConfirmed(position, open_from)
         self._in_flight: list[tuple[int, Append]] = []
         self._to_tick: list[Append] = []
         """Confirmed, not yet covered by a tick that was appended."""
         self._vchannels: dict[str, int] = {}
         self._ticking: TickPlan | None = None
-        self._read_from = position
-        """Whoever reads from here misses nothing above `confirmed`. What is known of transactions that were resolved
-        since must not move it: one may have its commit above `confirmed`, and its first message before."""
+        self._read_from = (position, self.last_confirmed.position)
+        """`resume` and LastConfirmedMessageID as of `confirmed`. What is known of transactions that were resolved since
+        must not move the latter: one may have its commit above `confirmed`, and its first message before."""
 
     def allocate(
         self, first: int, count: int, vchannels: tuple[str, ...] = (), session: Session | None = None
@@ -120,7 +131,8 @@ class Channel:
         """
         if first <= self.allocated or count < 1:
             raise InvariantBroken(f"channel {self.name!r}: TimeTick {first} was allocated after {self.allocated}")
-        append = Append(first, count, self.last_confirmed.position, vchannels, session)
+        known = self.last_confirmed
+        append = Append(first, count, known.position, known.resume, vchannels, session)
         self.allocated = append.last
         heappush(self._in_flight, (first, append))
         return append
@@ -143,16 +155,14 @@ class Channel:
         self._confirm(append)
 
     def move(self, append: Append, time_tick: int) -> None:
-        """Give a held append the TimeTick its message will carry, above the one it holds.
+        """Give the last message of a held append its TimeTick, above the ones that are held.
 
-        The watermark stays below the held one until the append is acknowledged, so no tick can reach
+        The watermark stays below the held ones until the append is acknowledged, so no tick can reach
         `time_tick` before the message is durable.
         """
-        if append.acknowledged or time_tick < append.first or append.count != 1:
+        if append.acknowledged or time_tick < append.first + append.count - 1:
             raise InvariantBroken(f"channel {self.name!r}: a held append cannot move to {time_tick}")
-        append.count = 1
-        # The heap keeps the held TimeTick as its key; only the message moves.
-        append.first = time_tick
+        append.moved = time_tick
         self.allocated = max(self.allocated, time_tick)
 
     def _confirm(self, append: Append) -> None:
@@ -162,9 +172,10 @@ class Channel:
         append.end = self.allocated
         heap = self._in_flight
         while heap and heap[0][1].acknowledged:
-            held, done = heappop(heap)
-            self.confirmed = max(self.confirmed, done.last if done.first == held else held)
-            self._read_from = done.last_confirmed
+            done = heappop(heap)[1]
+            # Where its last message has moved to, others may be in flight; they are confirmed in their own turn.
+            self.confirmed = max(self.confirmed, done.first + done.count - 1)
+            self._read_from = (done.resume, done.last_confirmed)
             self._to_tick.append(done)
             if not done.failed:
                 self.last_confirmed.add(done.position, done.end, done.session, first=done.first_position)
@@ -183,14 +194,17 @@ class Channel:
         self.allocated = now
         if not self._in_flight:
             self.confirmed = now
-            self._read_from = self.last_confirmed.advance(now)
+            self.last_confirmed.advance(now)
+            self._read_from = (self.last_confirmed.resume, self.last_confirmed.position)
         covered = self._covered(self.confirmed)
         if self.confirmed <= self.synced and not covered:
             return None
+        resume, last_confirmed = self._read_from
         plan = TickPlan(
             Timestamp(self.confirmed),
-            min((each.last_confirmed for each in covered), default=self._read_from),
+            min((each.resume for each in covered), default=resume),
             bool(covered) or force,
+            min((each.last_confirmed for each in covered), default=last_confirmed),
         )
         self._ticking = plan
         return plan

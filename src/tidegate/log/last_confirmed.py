@@ -24,49 +24,78 @@ class AllResolved:
     """Several transactions whose appends were written together."""
 
     def __init__(self, sessions: Sequence[Session]) -> None:
-        self._sessions = sessions
+        self.sessions = sessions
 
     def is_resolved(self, confirmed: int) -> bool:
-        return all(session.is_resolved(confirmed) for session in self._sessions)
+        return all(session.is_resolved(confirmed) for session in self.sessions)
 
 
 class LastConfirmed:
     """Finds the largest position that is safe to read from.
 
-    Invariant: `position` never goes back.
+    Both conditions of the seed hold for `position`: everything allocated while an append was written is
+    confirmed, so that no smaller position can still appear with a larger TimeTick; and its transaction is resolved,
+    so that nothing behind it will still be assembled from here. `resume` waits for the first condition alone: whoever
+    assembles transactions by the positions their commit names may read on from there, whatever is open.
+
+    Invariants: neither goes back; `position <= resume`. An open transaction costs one entry, however much is
+    appended beside it.
     """
 
-    def __init__(self, position: Position) -> None:
-        self.position = position
+    def __init__(self, position: Position, open_from: Position | None = None) -> None:
+        """Begin at `position`; `open_from` is where transactions begin that were open before, and are held next."""
+        self.position = position if open_from is None else open_from
+        self.resume = position
         self._reached = int(position)
-        self._heap: list[tuple[int, int, int, Session | None]] = []
+        self._heap: list[tuple[int, int, int]] = []
+        """(first position, last position, largest TimeTick allocated when it was acknowledged)"""
+        self._open: list[tuple[int, int, Session]] = []
+        """(first position, a number that makes entries comparable, transaction)"""
+        self._first: dict[int, int] = {}
+        """The smallest position noted for a transaction, by its identity, while it is in `_open`."""
+        self._entries = 0
 
     def __len__(self) -> int:
-        return len(self._heap)
+        """Appends and transactions it waits for."""
+        return len(self._heap) + len(self._first)
 
     def add(self, position: int, end: int, session: Session | None = None, *, first: int | None = None) -> None:
         """Note a confirmed append whose last message is at `position`, and its first at `first` if it has several.
 
         `end` is the largest TimeTick that had been allocated when its write was acknowledged.
         """
-        heappush(self._heap, (position if first is None else first, position, end, session))
+        first = position if first is None else first
+        heappush(self._heap, (first, position, end))
+        if session is not None:
+            for each in session.sessions if isinstance(session, AllResolved) else (session,):
+                self.hold(first, each)
+
+    def hold(self, first: int, session: Session) -> None:
+        """Stay at or before position `first` until the transaction is resolved."""
+        known = self._first.get(id(session))
+        if known is None or first < known:
+            self._first[id(session)] = first
+            self._entries += 1
+            heappush(self._open, (first, self._entries, session))
 
     def advance(self, confirmed: int) -> Position:
         """Move as far as TimeTick `confirmed` allows.
 
-        Both conditions of the seed: everything allocated while the append was written is confirmed, so that
-        no smaller position can still appear with a larger TimeTick; and its transaction is resolved, so
-        that nothing behind it will still be assembled from here. Appends that were written together may lie
-        inside one another, so what is left in the heap bounds how far the others count.
+        Appends that were written together may lie inside one another, so what is left in the heap bounds how far the
+        others count.
         """
         heap = self._heap
-        while heap:
-            _, position, end, session = heap[0]
-            if end >= confirmed or (session is not None and not session.is_resolved(confirmed)):
-                break
-            heappop(heap)
-            self._reached = max(self._reached, position)
+        while heap and heap[0][2] < confirmed:
+            self._reached = max(self._reached, heappop(heap)[1])
         safe = min(self._reached, heap[0][0]) if heap else self._reached
-        if safe > self.position:
-            self.position = Position(safe)
+        if safe > self.resume:
+            self.resume = Position(safe)
+        opened = self._open
+        while opened and (self._first.get(id(opened[0][2])) != opened[0][0] or opened[0][2].is_resolved(confirmed)):
+            first, _, session = heappop(opened)
+            if self._first.get(id(session)) == first:
+                del self._first[id(session)]
+        held = min(safe, opened[0][0]) if opened else safe
+        if held > self.position:
+            self.position = Position(held)
         return self.position

@@ -85,6 +85,8 @@ class ScanEnd:
     time_tick: int
     last_tick: int
     """The largest time tick seen, or 0."""
+    open_from: int
+    """Transactions that are open at the end have nothing before this position; 0 when no block was seen."""
     blocks: int
     messages: int
     garbage: int
@@ -99,7 +101,7 @@ def scan(file: File, path: str, *, offset: int, chain: int, position: int, time_
     """
     window = Window(file)
     start = offset
-    blocks = messages = last_tick = 0
+    blocks = messages = last_tick = open_from = 0
     while True:
         found = window.block(offset)
         if found is None or found[1].previous != chain:
@@ -110,11 +112,14 @@ def scan(file: File, path: str, *, offset: int, chain: int, position: int, time_
         time_tick = max(time_tick, header.last_time_tick)
         if header.flags & block.HAS_TICK:
             last_tick = header.last_time_tick
+            open_from = max(open_from, block.tick_open_from(window.view, found[0], header))
+        else:
+            open_from = max(open_from, header.last_confirmed)
         offset += header.size
         blocks += 1
         messages += header.messages
     garbage = _check_rest(file, path, offset, position)
-    return ScanEnd(start, offset, chain, position, time_tick, last_tick, blocks, messages, garbage)
+    return ScanEnd(start, offset, chain, position, time_tick, last_tick, open_from, blocks, messages, garbage)
 
 
 def _check_rest(file: File, path: str, end: int, position: int) -> int:

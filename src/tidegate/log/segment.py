@@ -23,7 +23,7 @@ SEGMENT_MAGIC: Final = b"TGSEG001"
 TRAILER_MAGIC: Final = b"TGEND001"
 HEADER_SIZE: Final = 512
 """Blocks start here."""
-_HEADER: Final = Struct("<8sIIQQQQQQQ")
+_HEADER: Final = Struct("<8sIIQQQQQQQQ")
 _TRAILER: Final = Struct("<8sQQQQQQQQQQ")
 TRAILER_SIZE: Final = _TRAILER.size + 8
 _CHECKSUM: Final = Struct("<Q")
@@ -58,11 +58,13 @@ class SegmentHeader:
     previous_end: int
     """Offset at which the segment before ends; 0 for the first segment."""
     created_ms: int
+    open_from: int
+    """Transactions that were open when the segment began have nothing before this position."""
 
     def encode(self) -> bytes:
         raw = _HEADER.pack(
             SEGMENT_MAGIC, 1, 0, self.number, self.term, self.base_position, self.base_time_tick,
-            self.base_chain, self.previous_end, self.created_ms,
+            self.base_chain, self.previous_end, self.created_ms, self.open_from,
         )  # fmt: skip
         return (raw + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))).ljust(HEADER_SIZE, b"\0")
 

@@ -57,11 +57,12 @@ class AppendQueue:
         for each in self.items:
             if items and (size + each.size > self._bytes_max or rows + each.count > self._rows_max):
                 blocked.add(ALL_VCHANNELS)
-            if not self._may_enter(each, blocked, inside):
-                blocked.add(each.vchannel)
+            names = each.names
+            if not self._may_enter(each, names, blocked, inside):
+                blocked.update(names)
                 rest.append(each)
                 continue
-            inside.add(each.vchannel)
+            inside.update(names)
             size += each.size
             rows += each.count
             items.append(each)
@@ -85,19 +86,19 @@ class AppendQueue:
             items.append(queue.popleft())
         return items
 
-    def _may_enter(self, each: PendingAppend, blocked: set[str], inside: set[str]) -> bool:
+    def _may_enter(self, each: PendingAppend, names: tuple[str, ...], blocked: set[str], inside: set[str]) -> bool:
         if each.held is not None:
             return True  # It has its place already, and whoever waits to be alone waits for it.
         if ALL_VCHANNELS in blocked:
             return False
         if each.plan is not None:
             return True
-        if each.vchannel in blocked:
+        if not blocked.isdisjoint(names):
             return False
         if each.exclusive:
             alone = not inside if each.vchannel == ALL_VCHANNELS else each.vchannel not in inside
             return alone and self.locks.try_exclusive(each.vchannel)
-        return self.locks.may_share(each.vchannel)
+        return all([self.locks.may_share(name) for name in names])
 
     def settled(self, items: list[PendingAppend]) -> None:
         """Their outcome is known."""

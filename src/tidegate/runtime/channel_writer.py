@@ -7,9 +7,9 @@ write is being synced the next group gathers. How a group is written is `Committ
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import Thread, get_ident
+from threading import Lock, Thread, get_ident
 from typing import Final
 
 import pyarrow as pa
@@ -24,12 +24,16 @@ from tidegate.errors import (
     WaitTimeout,
 )
 from tidegate.log.channel import Append
-from tidegate.log.last_confirmed import Session
-from tidegate.log.message import MessageType
+from tidegate.log.last_confirmed import Session as Held
+from tidegate.log.message import ALL_VCHANNELS, MessageType
+from tidegate.runtime.channel_txn import ChannelTxn
 from tidegate.runtime.commit import ROW_OVERHEAD
 from tidegate.runtime.committer import Committer
 from tidegate.runtime.pending import Appended, PendingAppend
+from tidegate.runtime.pieces import Piece, commit_piece
 from tidegate.runtime.reservation import Reservation
+from tidegate.runtime.system_items import tick_item
+from tidegate.txn.session import Session, encode_begin
 
 _logger = logging.getLogger("tidegate.log")
 _UNUSUAL: Final = (MessageType.TIME_TICK, MessageType.DDL)
@@ -84,7 +88,7 @@ class ChannelWriter(Committer):
                 return
             plan = self._machine.plan_tick(int(self._allocate(1)), force=True)
             if plan is not None:
-                self._push(self._tick_item(plan.time_tick, plan.last_confirmed, plan))
+                self._push(tick_item(plan))
         self._lead(None)
 
     # Handing over appends
@@ -97,7 +101,7 @@ class ChannelWriter(Committer):
         kind: MessageType = MessageType.INSERT,
         exclusive: bool = False,
         txn: bytes | None = None,
-        session: Session | None = None,
+        session: Held | None = None,
         timeout_s: float | None = None,
     ) -> Appended:
         """Append one message and wait until it is durable. `session` is the transaction it belongs to.
@@ -115,7 +119,7 @@ class ChannelWriter(Committer):
         kind: MessageType = MessageType.INSERT,
         exclusive: bool = False,
         txn: bytes | None = None,
-        session: Session | None = None,
+        session: Held | None = None,
         timeout_s: float | None = None,
     ) -> PendingAppend:
         """Append one message and go on; waits only when too much is in flight."""
@@ -141,7 +145,7 @@ class ChannelWriter(Committer):
         *,
         kind: MessageType = MessageType.INSERT,
         txn: bytes | None = None,
-        session: Session | None = None,
+        session: Held | None = None,
         timeout_s: float | None = None,
     ) -> Appended:
         """Append many messages as one: all of them become part of the log, or none. Each has its own TimeTick."""
@@ -154,7 +158,7 @@ class ChannelWriter(Committer):
         *,
         kind: MessageType = MessageType.INSERT,
         txn: bytes | None = None,
-        session: Session | None = None,
+        session: Held | None = None,
         timeout_s: float | None = None,
     ) -> PendingAppend:
         """`append_batch` without waiting for the acknowledgement."""
@@ -163,57 +167,159 @@ class ChannelWriter(Committer):
             self._schedule()
         return item
 
-    def reserve(self, vchannel: str, *, session: Session | None = None, timeout_s: float | None = None) -> Reservation:
-        """Take a TimeTick now for a message to come. Waits while somebody has, or waits for, the place alone."""
-        deadline = None if timeout_s is None else self._monotonic() + timeout_s
+    def append_transaction_async(
+        self,
+        txn: bytes,
+        pieces: Sequence[Piece],
+        *,
+        runs: Sequence[tuple[int, int]] = (),
+        session: Held | None = None,
+        timeout_s: float | None = None,
+    ) -> PendingAppend:
+        """Append a whole transaction at once: its bodies and its commit, one write, one sync.
+
+        `runs` are the positions of bodies that were written ahead. Its result is the commit's place in time.
+        """
+        item = self._transaction(txn, pieces, runs)
+        item.session = session
+        if self._enqueue(item, timeout_s):
+            self._schedule()
+        return item
+
+    def append_transaction(self, txn: bytes, pieces: Sequence[Piece], *, timeout_s: float | None = None) -> Appended:
+        """`append_transaction_async`, and wait until it is durable."""
+        return self._append_and_wait(self._transaction(txn, pieces, ()), timeout_s)
+
+    def begin(
+        self, txn: bytes, vchannel: str, *, keepalive_ms: int | None = 0, timeout_s: float | None = None
+    ) -> ChannelTxn:
+        """Begin a transaction whose messages are written ahead of its commit; see `ChannelTxn`.
+
+        It lives for `keepalive_ms` after its last message: 0 means 10 s, None that somebody else sees to its end.
+        Does not wait: what is appended to it stands behind its beginning.
+        """
         self._requests.check_place(vchannel)
+        with self._mutex:
+            self.check_open()
+            session = self.sessions.begin(txn, int(self._allocate(1)), keepalive_ms, vchannel)
+        item = PendingAppend(self._mutex, vchannel, MessageType.BEGIN, ROW_OVERHEAD, encode_begin(session.keepalive_ms))
+        item.txn, item.session = txn, session
+
+        def begun(item: PendingAppend) -> None:
+            if item.error is None:
+                session.begun(item.position)
+            else:
+                self.sessions.begin_failed(session)
+
+        item.on_settled = begun
+        try:
+            self.submit(item, timeout_s)
+        except BaseException:
+            with self._mutex:
+                self.sessions.begin_failed(session)
+            raise
+        return ChannelTxn(self, session)
+
+    def resume(self, txn: bytes) -> ChannelTxn:
+        """A transaction that is open here, begun by whoever it was, also before a restart.
+
+        Raises: `TransactionExpired`, `TransactionAborted` when it is not.
+        """
+        with self._mutex:
+            return ChannelTxn(self, self.sessions.get(txn))
+
+    def transaction_body(self, session: Session, piece: Piece) -> PendingAppend:
+        """A message, or several, of a transaction that is written ahead of its commit."""
+        self._requests.check_pieces([piece], session.id)
+        item = PendingAppend(self._mutex, piece.vchannel, piece.type, piece.size, piece.body)
+        item.bodies, item.rows, item.count = piece.bodies, piece.rows, piece.count
+        item.txn, item.session = session.id, session
+        return item
+
+    def submit(self, item: PendingAppend, timeout_s: float | None = None) -> None:
+        """Hand over what was made elsewhere."""
+        if self._enqueue(item, timeout_s):
+            self._schedule()
+
+    @property
+    def mutex(self) -> Lock:
+        """Covers the channel's machine and its transactions."""
+        return self._mutex
+
+    @property
+    def allocate(self) -> Callable[[int], int]:
+        """The oracle, as this channel uses it."""
+        return self._allocate
+
+    def _transaction(self, txn: bytes, pieces: Sequence[Piece], runs: Sequence[tuple[int, int]]) -> PendingAppend:
+        self._requests.check_pieces(pieces, txn)
+        parts = [*pieces, commit_piece(txn, pieces, runs)]
+        item = PendingAppend(self._mutex, ALL_VCHANNELS, MessageType.COMMIT, sum([each.size for each in parts]))
+        item.parts = parts
+        item.places = tuple({each.vchannel: None for each in parts})
+        item.count = sum([each.count for each in parts])
+        item.txn = txn
+        return item
+
+    def reserve(
+        self,
+        vchannel: str | Sequence[str],
+        *,
+        count: int = 1,
+        session: Held | None = None,
+        timeout_s: float | None = None,
+    ) -> Reservation:
+        """Take a TimeTick, or `count` of them, for messages to come in one or several virtual channels.
+
+        Waits while somebody has, or waits for, one of them alone.
+        """
+        deadline = None if timeout_s is None else self._monotonic() + timeout_s
+        names = (vchannel,) if isinstance(vchannel, str) else tuple(dict.fromkeys(vchannel))
+        for name in names:
+            self._requests.check_place(name)
         with self._mutex:
             while True:
                 self.check_open()
-                if not self._queue.wanted_alone(vchannel) and self._locks.try_shared(vchannel):
+                busy = next((each for each in names if self._queue.wanted_alone(each)), None)
+                busy = busy or next((each for each in names if not self._locks.may_share(each)), None)
+                if busy is None:
                     break
-                self._wait_for_room(deadline, f"virtual channel {vchannel!r} is wanted by an exclusive append")
-            try:
-                held = self._machine.allocate(self._allocate(1), 1, (vchannel,), session)
-            except TidegateError:
-                self._locks.release_shared(vchannel)
-                raise
-        return Reservation(self, vchannel, held)
+                self._wait_for_room(deadline, f"virtual channel {busy!r} is wanted by an exclusive append")
+            held = self._machine.allocate(self._allocate(count), count, names, session)
+            for name in names:
+                self._locks.try_shared(name)
+        return Reservation(self, names, held)
 
-    def _check_held(
-        self, held: Append, vchannel: str, body: bytes, *, kind: MessageType, at: Timestamp | None, txn: bytes | None
-    ) -> None:
-        """Refuse what cannot be written at `held` while it can still be used otherwise."""
-        self._requests.check_message(vchannel, body, kind, exclusive=False, txn=txn)
-        if at is not None and at < held.first:
-            raise InvalidArgument(f"{at} is below the reserved TimeTick {Timestamp(held.first)}; take a later one")
-        if at is not None and self._allocate(1) <= at:
+    def _check_at(self, held: Append, at: Timestamp) -> None:
+        if at < held.last:
+            raise InvalidArgument(f"{at} is below the reserved TimeTick {Timestamp(held.last)}; take a later one")
+        if self._allocate(1) <= at:
             # Written there it would let nothing be appended until the oracle had come so far.
             raise InvalidArgument(f"{at} lies ahead of the oracle; take the timestamp from it")
 
-    def _append_held(
-        self, held: Append, vchannel: str, body: bytes, *, kind: MessageType, at: Timestamp | None, txn: bytes | None
-    ) -> PendingAppend:
-        item = PendingAppend(self._mutex, vchannel, kind, len(body) + ROW_OVERHEAD, body)
-        item.held, item.txn = held, txn
+    def _append_held(self, item: PendingAppend, held: Append, at: Timestamp | None) -> PendingAppend:
+        item.held = held
         with self._mutex:
             if self._closed is not None:
-                self._machine.fail(held)
-                self._locks.release_shared(vchannel)
+                if not self._keep_place(item):
+                    self._machine.fail(held)
+                    for name in item.names:
+                        self._locks.release_shared(name)
                 raise self._closed.with_traceback(None)
             if at is not None:
                 self._machine.move(held, int(at))
-            item.first_tick = held.first
+            item.first_tick = held.last if item.parts is None else held.first
             item.last_confirmed = held.last_confirmed
             lead = self._push(item)
         if lead:
             self._schedule()
         return item
 
-    def _release_held(self, held: Append, vchannel: str) -> None:
+    def _release_held(self, held: Append, names: tuple[str, ...]) -> None:
         with self._mutex:
             self._machine.fail(held)
-            self._locks.release_shared(vchannel)
+            for name in names:
+                self._locks.release_shared(name)
             self._room.notify_all()
             lead = bool(self._queue) and not self._writing
             self._writing = self._writing or lead
@@ -227,7 +333,7 @@ class ChannelWriter(Committer):
         kind: MessageType,
         exclusive: bool,
         txn: bytes | None,
-        session: Session | None,
+        session: Held | None,
     ) -> PendingAppend:
         if (
             vchannel not in self._known
@@ -252,7 +358,7 @@ class ChannelWriter(Committer):
         rows: pa.RecordBatch | Sequence[bytes],
         kind: MessageType,
         txn: bytes | None,
-        session: Session | None,
+        session: Held | None,
     ) -> PendingAppend:
         bodies, arrow, count, size = self._requests.check_batch(vchannel, rows, kind, txn)
         item = PendingAppend(self._mutex, vchannel, kind, size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -15,6 +15,8 @@ from tidegate.log.channel import Append
 from tidegate.log.last_confirmed import AllResolved, Session
 from tidegate.log.message import ALL_VCHANNELS, MessageType
 from tidegate.runtime.pending import PendingAppend
+from tidegate.runtime.pieces import Piece
+from tidegate.runtime.pieces import stamp as stamp_pieces
 from tidegate.runtime.segments import SegmentWriter
 from tidegate.runtime.settings import LogSettings
 
@@ -88,28 +90,46 @@ class Commit:
             self.blocks.append(encoded)
             self.size += encoded.size
             chain = encoded.checksum
+        for item in self.items:
+            if item.parts is not None:
+                item.position = item.parts[-1].position
         self.messages = position - self.first_position
 
 
-def _groups(items: list[PendingAppend]) -> list[list[PendingAppend]]:
-    """Runs of items that share a block: plain messages together, everything else alone."""
-    if all([each.rows is None and each.held is None and each.plan is None for each in items]):
+_Messages = PendingAppend | Piece
+"""Messages of one kind in one place: an append, or a part of one."""
+
+
+def _groups(items: list[PendingAppend]) -> Sequence[Sequence[_Messages]]:
+    """Runs of messages that share a block: what follows one another in time, Arrow batches and ticks alone."""
+    if all([each.rows is None and each.held is None and each.plan is None and each.parts is None for each in items]):
         return [items]
-    groups: list[list[PendingAppend]] = []
-    run: list[PendingAppend] | None = None
-    for each in items:
-        if each.rows is None and each.held is None and each.plan is None:
-            if run is None:
-                run = []
-                groups.append(run)
-            run.append(each)
-        else:
+    groups: list[list[_Messages]] = []
+    run: list[_Messages] | None = None
+    following = last_confirmed = -1
+    for each in _flat(items):
+        if each.rows is not None or each.plan is not None:
             run = None
             groups.append([each])
+            continue
+        if run is None or each.first_tick != following or each.last_confirmed != last_confirmed:
+            run = []
+            groups.append(run)
+        run.append(each)
+        following, last_confirmed = each.first_tick + each.count, each.last_confirmed
     return groups
 
 
-def _encode(stamp: Stamp, group: list[PendingAppend]) -> Encoded:
+def _flat(items: list[PendingAppend]) -> Iterator[_Messages]:
+    for item in items:
+        if item.parts is None:
+            yield item
+        else:
+            stamp_pieces(item.parts, item.first_tick, item.last_confirmed, 0 if item.held is None else item.held.moved)
+            yield from item.parts
+
+
+def _encode(stamp: Stamp, group: Sequence[_Messages]) -> Encoded:
     first = group[0]
     if first.rows is not None:
         return block.encode_arrow(stamp, first.rows, first.type, first.vchannel, txn=first.txn)
@@ -185,6 +205,27 @@ class Requests:
         _check_kind(kind)
         _check_txn(txn)
 
+    def check_pieces(self, pieces: Sequence[Piece], txn: bytes | None) -> None:
+        """Whether they can be written together as (part of) a transaction."""
+        if txn is None:
+            raise InvalidArgument("a transaction's messages carry its id; there is none")
+        _check_txn(txn)
+        size = 0
+        for each in pieces:
+            if MessageType(each.type).is_system or MessageType(each.type).is_exclusive:
+                raise InvalidArgument(
+                    f"a message of type {MessageType(each.type).name} cannot be part of a transaction"
+                )
+            payload = each.rows if each.rows is not None else each.bodies
+            if payload is None:
+                self.check_body(each.body)
+                self.check_place(each.vchannel)
+            else:
+                self.check_batch(each.vchannel, payload, MessageType(each.type), txn)
+            each.txn = txn
+            size += each.size
+        self._check_size(f"channel {self._channel!r}: the transaction's", size)
+
     def check_batch(
         self, vchannel: str, rows: pa.RecordBatch | Sequence[bytes], kind: MessageType, txn: bytes | None
     ) -> tuple[list[bytes] | None, pa.RecordBatch | None, int, int]:
@@ -236,6 +277,8 @@ def _check_kind(kind: MessageType) -> None:
         raise InvalidArgument(f"a message's type is a MessageType, not {kind!r}")
     if kind is MessageType.TIME_TICK:
         raise InvalidArgument("time ticks are made by the channel itself; use tick()")
+    if kind.is_system:
+        raise InvalidArgument(f"{kind.name} messages are made by transactions; use begin() or append_transaction()")
 
 
 def _check_txn(txn: bytes | None) -> None:

@@ -24,12 +24,14 @@ from tidegate.log.write_ahead_buffer import Evicted, Ticked
 from tidegate.ports.files import Files
 from tidegate.ports.tail import Tail, address
 from tidegate.runtime.append_queue import AppendQueue
-from tidegate.runtime.commit import ROW_OVERHEAD, Commit, Requests, session_of
+from tidegate.runtime.commit import Commit, Requests, session_of
 from tidegate.runtime.companions import Companions
+from tidegate.runtime.opening import Opening, Redo
 from tidegate.runtime.pending import PendingAppend
 from tidegate.runtime.recent_blocks import RecentBlocks
 from tidegate.runtime.segments import Recovered, SegmentWriter
 from tidegate.runtime.settings import Durability, LogSettings
+from tidegate.runtime.system_items import rollback_item, tick_item
 from tidegate.runtime.writer_status import WriterStatus, storage_error
 
 _logger = logging.getLogger("tidegate.log")
@@ -55,10 +57,13 @@ class Committer:
         allocate: Callable[[int], int],
         wall_ms: Callable[[], int],
         settings: LogSettings,
+        redo: Callable[[], Sequence[Redo]] = tuple,
         schedule: Callable[[], None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`allocate(n)` returns the first of n consecutive timestamps from the oracle.
+
+        `redo` returns the commits that were decided and may be missing here; it is called once the fence is up.
 
         `schedule` is called when somebody has to run a commit; by default that is this writer's own thread.
         """
@@ -108,42 +113,23 @@ class Committer:
             except OSError as error:
                 raise self._storage_error(error, "the channel could not be opened") from error
             try:
-                first = self._append_first_tick()
+                opening = Opening(
+                    name, files=files, segments=self._segments, tail=tail, slot=self._slot, allocate=allocate, redo=redo
+                )
             except TidegateError as error:
                 if not isinstance(error, Fenced):
                     self._segments.discard()
                 raise
             undo.pop_all()
-        self._machine = Channel(name, term, first.time_tick, first.position)
+        first = opening.tick
+        self._machine = Channel(name, term, first.time_tick, first.position, Position(self._segments.open_from))
         self._recent = RecentBlocks(first, settings)
-
-    def _append_first_tick(self) -> Tick:
-        """Write the tick that opens the term: it marks the end of what older terms left, and makes it readable.
-
-        Raises: whatever the write failed with; a term whose first tick cannot be written does not open.
-        """
-        segments = self._segments
-        tick = Timestamp(self._allocate(1))
-        if tick <= segments.time_tick:
-            raise StorageFailed(
-                f"channel {self.name!r} holds TimeTick {segments.time_tick}, above the oracle's {tick}: the"
-                f" metadata store is older than the log; restore the one that belongs to it"
-            )
-        position = segments.position + 1
-        commit = Commit([self._tick_item(tick, Position(position))])
-        commit.encode(segments)
-        try:
-            segments.write(commit.blocks)
-            segments.sync()
-        except OSError as error:
-            raise self._storage_error(error, "its first time tick could not be written") from error
-        current = self._tail.current_term()
-        if current != self.term:
-            raise Fenced(self.name, self.term, current)
-        segments.commit(commit.blocks, position=position, time_tick=int(tick), messages=1, tick=int(tick), durable=True)
-        self._slot.publish_address(address(segments.id.number, segments.offset))
-        self._slot.publish_tick(int(tick))
-        return Tick(tick, Position(position), Position(position), persisted=True)
+        self.sessions: Final = opening.sessions
+        """The transactions whose messages are written ahead of their commit. The mutex covers them."""
+        for expired in opening.expired:
+            self._queue.push(rollback_item(self._mutex, expired.id))
+        for session in self.sessions:
+            self._machine.last_confirmed.hold(session.first_position or 0, session)
 
     @property
     def is_open(self) -> bool:
@@ -153,13 +139,6 @@ class Committer:
         """Raises: why the channel takes no more appends, if it does not."""
         if self._closed is not None:
             raise self._closed.with_traceback(None)
-
-    def _tick_item(self, time_tick: Timestamp, last_confirmed: Position, plan: TickPlan | None = None) -> PendingAppend:
-        item = PendingAppend(Lock(), ALL_VCHANNELS, MessageType.TIME_TICK, ROW_OVERHEAD)
-        item.plan = plan or TickPlan(time_tick, last_confirmed, persist=True)
-        item.first_tick = int(time_tick)
-        item.last_confirmed = last_confirmed
-        return item
 
     def _push(self, item: PendingAppend) -> bool:
         self._queue.push(item)
@@ -238,7 +217,7 @@ class Committer:
             commit.items = [each for each in items if each.held is not None or each.plan is not None]
             self._release_exclusive(plain)
             return commit
-        names = tuple({each.vchannel: None for each in plain})
+        names = tuple({name: None for each in plain for name in each.names})
         append = self._machine.allocate(first, count, names, session_of(plain))
         commit.append, commit.plain = append, plain
         for each in plain:
@@ -339,9 +318,9 @@ class Committer:
         self._last_error = None
         self._slot.publish_address(address(segments.id.number, segments.offset))
         if commit.append is not None:
-            last = commit.plain[-1]
-            first = commit.plain[0].position
-            machine.acknowledge(commit.append, last.position + last.count - 1, first_position=first)
+            first, last = commit.plain[0].first_position, commit.plain[-1].last_position
+            machine.acknowledge(commit.append, last, first_position=first)
+            segments.open_from = machine.last_confirmed.position
         self._recent.keep(each for each in commit.blocks if each is not commit.tick_block)
         self._release_special(commit, failed=False)
         if tick is not None and tick.plan is not None:
@@ -359,16 +338,31 @@ class Committer:
         """Let go of what held and exclusive items hold."""
         for each in commit.items:
             if each.held is not None:
-                if failed:
-                    self._machine.fail(each.held)
+                if not failed:
+                    self._machine.acknowledge(each.held, each.last_position)
+                elif self._keep_place(each):
+                    continue
                 else:
-                    self._machine.acknowledge(each.held, each.position)
-                self._locks.release_shared(each.vchannel)
+                    self._machine.fail(each.held)
+                for name in each.names:
+                    self._locks.release_shared(name)
             elif each.exclusive:
                 self._tell_exclusive(each)
                 self._locks.release_exclusive(each.vchannel)
 
+    def _keep_place(self, item: PendingAppend) -> bool:
+        """Whether the failed append of a reservation leaves its place taken, because it will be tried again."""
+        if item.reservation is None or item.held is None:
+            return False
+        item.reservation.take_back(item.held)
+        return True
+
     def _tell_exclusive(self, item: PendingAppend) -> None:
+        """Transactions open where an exclusive append was written straddle it, and fail (seed 000)."""
+        name = MessageType(item.type).name
+        where = f"in {item.vchannel!r}" if item.vchannel else "in every virtual channel"
+        for each in self.sessions.fail_at(item.vchannel, item.first_tick, f"{name} {where}"):
+            self._push(rollback_item(self._mutex, each.id))
         if self.on_exclusive is None:
             return
         try:
@@ -380,6 +374,8 @@ class Committer:
         for each in items:
             if error is not None:
                 each.error = error
+            if each.on_settled is not None:
+                each.on_settled(each)
             each.is_done = True
         self._queue.settled(items)
 
@@ -388,8 +384,10 @@ class Committer:
         dropped = self._queue.drop()
         for each in dropped:
             if each.held is not None:
-                self._machine.fail(each.held)
-                self._locks.release_shared(each.vchannel)
+                if not self._keep_place(each):
+                    self._machine.fail(each.held)
+                    for name in each.names:
+                        self._locks.release_shared(name)
             elif each.plan is not None:
                 self._machine.tick_failed(each.plan)
         self._settle(dropped, error)
@@ -409,18 +407,20 @@ class Committer:
             if plan is None:
                 return
             lead = False
+            for each in self.sessions.cleanup_until(int(plan.time_tick)):
+                lead = self._push(rollback_item(self._mutex, each.id)) or lead
             if plan.persist:
-                lead = self._push(self._tick_item(plan.time_tick, plan.last_confirmed, plan))
+                lead = self._push(tick_item(plan)) or lead
             else:
-                self._tick_done(plan, plan.last_confirmed)
+                self._tick_done(plan, plan.resume)
+        if lead:
+            self._schedule()
         if not plan.persist:
             self._announce_tick()
-        elif lead:
-            self._schedule()
 
     def _tick_done(self, plan: TickPlan, position: Position) -> None:
         self._machine.tick_appended(plan)
-        tick = Tick(plan.time_tick, position, plan.last_confirmed, plan.persist)
+        tick = Tick(plan.time_tick, position, plan.resume, plan.persist)
         self._recent.ticked(tick, self._monotonic())
         self._slot.publish_tick(int(plan.time_tick))
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from threading import Lock
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 import pyarrow as pa
@@ -19,6 +19,10 @@ from tidegate.errors import InvariantBroken, WaitTimeout
 from tidegate.log.channel import Append, TickPlan
 from tidegate.log.last_confirmed import Session
 from tidegate.log.message import Position
+from tidegate.runtime.pieces import Piece
+
+if TYPE_CHECKING:
+    from tidegate.runtime.reservation import Reservation
 
 _logger = logging.getLogger("tidegate.log")
 
@@ -54,7 +58,13 @@ class PendingAppend:
     txn: bytes | None = None
     session: Session | None = None
     exclusive = False
+    parts: list[Piece] | None = None
+    """What it consists of, when that is not one kind of message in one place; a transaction ends with its commit."""
+    places: tuple[str, ...] = ()
+    """The virtual channels of `parts`."""
     held: Append | None = None
+    reservation: Reservation | None = None
+    """Whose place is kept when the append fails."""
     plan: TickPlan | None = None
     waits = False
     """A thread waits for it and can be asked to write for everybody."""
@@ -64,6 +74,8 @@ class PendingAppend:
     position = 0
     last_confirmed = 0
     is_done = False
+    on_settled: Callable[[PendingAppend], None] | None = None
+    """Called under the mutex when its outcome is known, before anybody else learns of it."""
     has_listeners = False
     """Somebody waits for it, or has left a callback."""
     error: BaseException | None = None
@@ -77,6 +89,20 @@ class PendingAppend:
         self.size = size
         self.body = body
         """The one body of a single message; a batch has `bodies` or `rows` instead."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The virtual channels it writes to."""
+        return self.places or (self.vchannel,)
+
+    @property
+    def last_position(self) -> int:
+        """Of its last message, once written."""
+        return self.position if self.parts is not None else self.position + self.count - 1
+
+    @property
+    def first_position(self) -> int:
+        return self.position if self.parts is None else self.parts[0].position
 
     def done(self) -> bool:
         """Whether it was acknowledged or has failed."""
@@ -96,6 +122,9 @@ class PendingAppend:
             self._wait(timeout_s)
         if self.error is not None:
             raise self.error
+        if self.parts is not None:  # A transaction is one entry, at its commit.
+            last = self.parts[-1]
+            return Appended(Timestamp(last.first_tick), Position(last.position), Position(self.last_confirmed), 1)
         return Appended(Timestamp(self.first_tick), Position(self.position), Position(self.last_confirmed), self.count)
 
     def add_done_callback(self, callback: Callable[[PendingAppend], Any]) -> None:

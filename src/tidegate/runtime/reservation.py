@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import InvalidArgument
 from tidegate.log.channel import Append
 from tidegate.log.message import MessageType
+from tidegate.runtime.commit import ROW_OVERHEAD
 from tidegate.runtime.pending import PendingAppend
+from tidegate.runtime.pieces import Piece
 
 if TYPE_CHECKING:
     from tidegate.runtime.channel_writer import ChannelWriter
 
 
 class Reservation:
-    """A TimeTick taken before its message is there: the channel's watermark stays below it until it is used.
+    """TimeTicks taken before their messages are there: the channel's watermark stays below them until they are used.
 
-    For a writer that must know its place in time before it writes, such as the second step of a transaction.
+    For a writer that must know its place in time before it writes, such as the commit of a transaction over several
+    channels: each holds a place, then the commit Timestamp is taken, above all of them.
     """
 
-    def __init__(self, writer: ChannelWriter, vchannel: str, held: Append) -> None:
+    def __init__(self, writer: ChannelWriter, vchannels: tuple[str, ...], held: Append) -> None:
         self._writer = writer
-        self._vchannel = vchannel
+        self._vchannels = vchannels
         self._held: Append | None = held
         self.time_tick: Final = Timestamp(held.first)
+        self.count: Final = held.count
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it still keeps its place."""
+        return self._held is not None
 
     def append_async(
         self,
@@ -34,18 +44,61 @@ class Reservation:
         at: Timestamp | None = None,
         txn: bytes | None = None,
     ) -> PendingAppend:
-        """Write the message at the reserved TimeTick, or at a later one taken from the oracle since."""
+        """Write the message at the reserved TimeTick, or at a later one taken from the oracle since.
+
+        If that fails the place is given back.
+        """
+        writer, vchannel = self._writer, self._vchannels[0]
+        held = self._check()
+        if held.count != 1 or len(self._vchannels) != 1:
+            raise InvalidArgument(
+                f"the reservation at {self.time_tick} is for {held.count} messages; append them together"
+            )
+        writer._requests.check_message(vchannel, body, kind, exclusive=False, txn=txn)
+        if at is not None:
+            writer._check_at(held, at)
+        item = PendingAppend(writer._mutex, vchannel, kind, len(body) + ROW_OVERHEAD, body)
+        item.txn = txn
+        self._held = None
+        return writer._append_held(item, held, at)
+
+    def commit_async(
+        self, txn: bytes, pieces: Sequence[Piece], *, at: Timestamp | None, runs: Sequence[tuple[int, int]] = ()
+    ) -> PendingAppend:
+        """Write a transaction's bodies at the reserved TimeTicks and its commit at `at`, one write, one sync.
+
+        Without `at` the commit takes the last of the reserved TimeTicks.
+
+        If that fails the place is kept: nothing at or above the reserved TimeTicks becomes visible before the
+        commit is in, so it has to be tried again. `at` must be the same then.
+        """
+        held = self._check()
+        item = self._writer._transaction(txn, pieces, runs)
+        if item.count != held.count:
+            raise InvalidArgument(
+                f"the reservation at {self.time_tick} is for {held.count} messages, not for {item.count}"
+            )
+        if at is not None and not held.moved:
+            self._writer._check_at(held, at)
+        item.places = self._vchannels
+        item.reservation = self
+        self._held = None
+        return self._writer._append_held(item, held, at)
+
+    def _check(self) -> Append:
         if self._held is None:
             raise InvalidArgument(f"the reservation at {self.time_tick} was used already")
-        self._writer._check_held(self._held, self._vchannel, body, kind=kind, at=at, txn=txn)
-        held, self._held = self._held, None
-        return self._writer._append_held(held, self._vchannel, body, kind=kind, at=at, txn=txn)
+        return self._held
+
+    def take_back(self, held: Append) -> None:
+        """The append failed and the place is still taken. Called by the writer."""
+        self._held = held
 
     def release(self) -> None:
-        """Give the TimeTick back unused. It blocks nobody from now on."""
+        """Give the TimeTicks back unused. They block nobody from now on."""
         if self._held is not None:
             held, self._held = self._held, None
-            self._writer._release_held(held, self._vchannel)
+            self._writer._release_held(held, self._vchannels)
 
     def __enter__(self) -> Reservation:
         return self

@@ -100,6 +100,11 @@ class SegmentWriter:
         self.last_tick = 0
         self.messages = 0
         self.blocks = 0
+        self.before: SegmentId | None = None
+        """The last segment of the term before, if there is one; it ends at `previous_end`."""
+        self.previous_end = 0
+        self.open_from = 0
+        """Transactions that are open now have nothing before this position."""
         self.broken = False
         """Nothing more may be written to the open segment: the next write has to roll first."""
         self._syncing = Lock()
@@ -135,6 +140,7 @@ class SegmentWriter:
         number = 0
         if segments:
             report = self._recover_last(segments[-1], before, tuple(discarded))
+            self.before, self.previous_end = segments[-1], report.end
             number = segments[-1].number
         self._create(SegmentId(number + 1, term), report.end)
         self.closed.extend(before)
@@ -172,6 +178,7 @@ class SegmentWriter:
             if trailer is not None:
                 self.chain, self.position = trailer.chain_end, trailer.last_position
                 self.time_tick = trailer.last_time_tick
+                self.open_from = header.open_from
                 return Recovered(path, trailer.written_end, 0, 0, discarded)
             found = scan_end(self._files, self.directory, each, file, header)
             # A writer that was killed, or whose sync failed, may have left blocks that are whole in memory but not
@@ -181,6 +188,7 @@ class SegmentWriter:
         finally:
             file.close()
         self.chain, self.position, self.time_tick = found.chain, found.position, found.time_tick
+        self.open_from = max(header.open_from, found.open_from)
         closed.append(Closed(each, found.offset, found.chain, found.position, found.time_tick, 0, 0, 0, None))
         return Recovered(path, found.offset, found.garbage, found.blocks, discarded)
 
@@ -197,6 +205,7 @@ class SegmentWriter:
             base_chain=self.chain,
             previous_end=previous_end,
             created_ms=self._wall_ms(),
+            open_from=self.open_from,
         )
         was_broken = self.broken
         present = self._files.names(self.directory)

@@ -165,7 +165,7 @@ def repair(channel: ChannelFiles, each: SegmentId) -> Repaired:
                 raise Corruption(channel.describe(each), 0, "neither its header nor any block can be read")
             first = found[0][1]
             header = SegmentHeader(
-                each.number, each.term, first.first_position, first.first_time_tick - 1, first.previous, 0, 0
+                each.number, each.term, first.first_position, first.first_time_tick - 1, first.previous, 0, 0, 0
             )
         after = None if following is None else channel.header(following)
         if trailer is not None:

@@ -290,20 +290,19 @@ class Node:
         """Begin a transaction, add to one, or commit it."""
         rng, writer = self._rng, channel.writer
         session = rng.choice(channel.open_txns) if channel.open_txns else None
-        kind, commits = MessageType.INSERT, False
+        commits = False
         if session is None or (len(channel.open_txns) < 3 and rng.random() < 0.3):
             self._txns += 1
             session = SimSession(int.from_bytes(self.name.encode(), "big") * 10_000 + self._txns, vchannel)
             channel.open_txns.append(session)
-            kind = MessageType.BEGIN
         elif rng.random() < 0.4:
             channel.open_txns.remove(session)
-            kind, commits = MessageType.COMMIT, True
+            commits = True
         intent = self._auditor.asked(channel.name, 1, txn=session.number, commits=commits)
         body = _body(channel.name, intent, 0)
-        pending = writer.append_async(session.vchannel, body, kind=kind, txn=session.id, session=session, timeout_s=0)
+        pending = writer.append_async(session.vchannel, body, txn=session.id, session=session, timeout_s=0)
         channel.waiting.append(Waiting(intent, pending, session if commits else None))
-        return f"transaction {kind.name}"
+        return "transaction ends" if commits else "transaction"
 
     def _tick(self, channel: NodeChannel) -> str:
         try:

@@ -38,10 +38,25 @@ def test_an_open_transaction_holds_everything_behind_its_message() -> None:
     last = LastConfirmed(Position(1))
     last.add(2, 10, txn)
     last.add(3, 10)
-    assert last.advance(100) == 1
+    assert last.advance(100) == 2
+    assert last.resume == 3, "a reader that fetches what a commit names is not held"
     txn.resolved_at = 150
-    assert last.advance(149) == 1
+    assert last.advance(149) == 2
     assert last.advance(150) == 3
+
+
+def test_an_open_transaction_costs_one_entry_however_much_is_appended_beside_it() -> None:
+    """Promise 3: an open transaction blocks nobody, and does not make the others dearer."""
+    txn = Txn()
+    last = LastConfirmed(Position(1))
+    for position in range(2, 1000):
+        last.add(position, position, txn if position % 3 == 0 else None)
+        last.advance(position + 1)
+    assert len(last) == 1
+    assert (last.position, last.resume) == (3, 999)
+    txn.resolved_at = 1001
+    assert last.advance(1001) == 999
+    assert len(last) == 0
 
 
 def test_appends_written_together_wait_for_all_their_transactions() -> None:

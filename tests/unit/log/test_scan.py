@@ -49,7 +49,7 @@ def test_a_scan_follows_the_chain_to_its_end_and_counts_what_it_saw() -> None:
     found = scan_all(segment.file())
     assert found == ScanEnd(
         start=START, offset=segment.end, chain=segment.chain, position=5, time_tick=105, last_tick=104,
-        blocks=4, messages=5, garbage=0,
+        open_from=0, blocks=4, messages=5, garbage=0,
     )  # fmt: skip
 
 

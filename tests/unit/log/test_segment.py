@@ -15,7 +15,7 @@ from tidegate.log.segment import SegmentHeader, SegmentId, Trailer
 FORMAT = Path(__file__).parents[3] / "docs" / "log-format.md"
 HEADER = SegmentHeader(
     number=7, term=3, base_position=1001, base_time_tick=5000, base_chain=0xC0FFEE, previous_end=8192,
-    created_ms=1700000000000,
+    created_ms=1700000000000, open_from=990,
 )  # fmt: skip
 TRAILER = Trailer(
     index_offset=9000, index_count=2, index_checksum=0xABCD, end=9000, last_position=1050, last_time_tick=6000,
@@ -30,12 +30,12 @@ def test_a_header_comes_back_and_fills_the_room_before_the_first_block() -> None
     raw = HEADER.encode()
     assert len(raw) == segment.HEADER_SIZE == 512
     assert segment.decode_header(memoryview(raw)) == HEADER
-    assert not any(raw[80:])
+    assert not any(raw[88:])
 
 
 def test_every_changed_or_missing_byte_of_a_header_is_noticed() -> None:
     raw = HEADER.encode()
-    for at in range(80):
+    for at in range(88):
         damaged = bytearray(raw)
         damaged[at] ^= 0x40
         assert segment.decode_header(memoryview(damaged)) is None, f"byte {at}"
@@ -62,10 +62,10 @@ def test_every_changed_or_missing_byte_of_a_trailer_means_not_sealed() -> None:
 
 def test_the_bytes_of_header_trailer_and_index_entry_never_change() -> None:
     """Whoever changes these changes what every log on disk means."""
-    assert HEADER.encode()[:80].hex(" ", 8) == (
+    assert HEADER.encode()[:88].hex(" ", 8) == (
         "5447534547303031 0100000000000000 0700000000000000 0300000000000000"
         " e903000000000000 8813000000000000 eeffc00000000000 0020000000000000"
-        " 0068e5cf8b010000 0246656fd913a2ff"
+        " 0068e5cf8b010000 de03000000000000 2f9588ee95c68e68"
     )
     assert TRAILER.encode().hex(" ", 8) == (
         "5447454e44303031 2823000000000000 0200000000000000 cdab000000000000"

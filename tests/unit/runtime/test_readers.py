@@ -18,7 +18,9 @@ from tidegate.errors import Corruption, InvalidArgument, Truncated
 from tidegate.log.message import ALL_VCHANNELS, Message, MessageType, Position
 from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.log import Log, LogFiles
+from tidegate.runtime.pieces import Piece
 from tidegate.runtime.retention import remove_old
+from tidegate.txn.marker import Marker
 
 TXN = b"T" * 16
 
@@ -117,16 +119,18 @@ def test_filters_keep_virtual_channels_types_and_what_is_meant_for_all(rig: Rig)
     writer.append("a", b"a1")
     writer.append("b", b"b1")
     writer.append("a", b"ack", kind=MessageType.ACK)
-    writer.append("b", b"begin", kind=MessageType.BEGIN, txn=TXN)
+    writer.append_transaction(TXN, [Piece("b", b"inside")])
+    commit = Marker.at_once(1).encode()
     writer.append(ALL_VCHANNELS, b"all", kind=MessageType.DDL)
     tick(writer)
     for memory in (None, writer):
-        assert rig.bodies(memory, vchannel="a") == [b"a1", b"ack", b"all"]
-        assert rig.bodies(memory, vchannel="b") == [b"b1", b"begin", b"all"]
-        assert rig.bodies(memory, vchannel="c") == [b"all"]
-        assert rig.bodies(memory, types=frozenset({MessageType.ACK})) == [b"ack", b"begin"]
-        assert rig.bodies(memory, types=frozenset({MessageType.ACK, MessageType.DDL}), vchannel="a") == [b"ack", b"all"]
-        assert rig.bodies(memory, types=frozenset()) == [b"begin"]
+        assert rig.bodies(memory, vchannel="a") == [b"a1", b"ack", commit, b"all"]
+        assert rig.bodies(memory, vchannel="b") == [b"b1", b"inside", commit, b"all"]
+        assert rig.bodies(memory, vchannel="c") == [commit, b"all"]
+        assert rig.bodies(memory, types=frozenset({MessageType.ACK})) == [b"ack", commit]
+        some = frozenset({MessageType.ACK, MessageType.DDL})
+        assert rig.bodies(memory, types=some, vchannel="a") == [b"ack", commit, b"all"]
+        assert rig.bodies(memory, types=frozenset()) == [commit]
     with pytest.raises(InvalidArgument, match="system messages"):
         rig.reader(types=frozenset({MessageType.COMMIT}))
 

@@ -115,7 +115,7 @@ def test_a_next_segment_of_no_bytes_was_never_begun(rig: Rig) -> None:
 def test_a_half_written_header_was_never_begun(rig: Rig, keep: int) -> None:
     path, end = fill(rig)
     new = path.with_name(segment.SegmentId(2, 1).name)
-    header = segment.SegmentHeader(2, 1, 100, 100, 5, end, 0).encode()
+    header = segment.SegmentHeader(2, 1, 100, 100, 5, end, 0, 0).encode()
     new.write_bytes(header[:keep].ljust(64 << 10, b"\0"))
     writer = rig.writer()
     assert writer.recovered.discarded == (str(new),)
@@ -357,7 +357,7 @@ def test_verify_finds_segments_that_do_not_follow_each_other(rig: Rig) -> None:
     second = rig.segment_paths()[1]
     header = segment.decode_header(memoryview(second.read_bytes()))
     assert header is not None
-    other = segment.SegmentHeader(2, 1, header.base_position, header.base_time_tick, 12345, header.previous_end, 0)
+    other = segment.SegmentHeader(2, 1, header.base_position, header.base_time_tick, 12345, header.previous_end, 0, 0)
     damage(second, 0, other.encode())
     problems = verify(rig.channel, "c").problems
     assert any("does not follow" in each.why for each in problems)

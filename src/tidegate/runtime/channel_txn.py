@@ -1,0 +1,150 @@
+"""`ChannelTxn`: a transaction in one channel whose messages are written as they come, ahead of its commit (seed 000).
+
+Nobody waits for it: readers pass its messages by until the commit says that they count. It lives as long as its lease,
+which every message renews; an exclusive append in one of its virtual channels ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from tidegate.clock.timestamp import Timestamp
+from tidegate.errors import Fenced, OutcomeUnknown, TidegateError
+from tidegate.log.message import MessageType
+from tidegate.runtime.pending import Appended, PendingAppend
+from tidegate.runtime.pieces import Piece
+from tidegate.runtime.reservation import Reservation
+from tidegate.runtime.system_items import rollback_item
+from tidegate.txn.session import Session
+
+if TYPE_CHECKING:
+    from tidegate.runtime.channel_writer import ChannelWriter
+
+
+class ChannelTxn:
+    """One transaction in one channel. Its calls may come from any thread, its end from one."""
+
+    def __init__(self, writer: ChannelWriter, session: Session) -> None:
+        self._writer = writer
+        self.session: Final = session
+        self._pending: list[PendingAppend] = []
+
+    @property
+    def id(self) -> bytes:
+        return self.session.id
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """Where its messages lie, as (first position, count)."""
+        return self.session.runs
+
+    def append_async(
+        self,
+        vchannel: str,
+        payload: bytes | list[bytes] | pa.RecordBatch,
+        *,
+        kind: MessageType = MessageType.INSERT,
+        timeout_s: float | None = None,
+    ) -> PendingAppend:
+        """Write a message, or many, ahead of the commit.
+
+        Raises: `TransactionExpired`, `TransactionAborted`, `InvalidTransactionState`, and what an append raises.
+        """
+        writer, session = self._writer, self.session
+        item = writer.transaction_body(session, Piece(vchannel, payload, kind))
+        item.on_settled = self._landed
+        with writer.mutex:
+            session.add(int(writer.allocate(1)), vchannel)
+        try:
+            writer.submit(item, timeout_s)
+        except BaseException:
+            with writer.mutex:
+                session.fail_body()
+            raise
+        self._pending = [each for each in self._pending if not each.is_done]
+        self._pending.append(item)
+        return item
+
+    def append(
+        self,
+        vchannel: str,
+        payload: bytes | list[bytes] | pa.RecordBatch,
+        *,
+        kind: MessageType = MessageType.INSERT,
+        timeout_s: float | None = None,
+    ) -> Appended:
+        """`append_async`, and wait until it is durable."""
+        return self.append_async(vchannel, payload, kind=kind, timeout_s=timeout_s).result(timeout_s)
+
+    def _landed(self, item: PendingAppend) -> None:
+        """Called under the mutex, before anybody learns that the append is done."""
+        if item.error is not None:
+            self.session.fail_body()
+        else:
+            self.session.done(item.first_tick + item.count - 1, item.position, item.count, item.size)
+
+    def settle(self) -> None:
+        """Wait for every message on its way.
+
+        Raises: what the first one that failed failed with. The transaction can then only be rolled back.
+        """
+        pending, self._pending = self._pending, []
+        for each in pending:
+            each.result()
+
+    def hold(self, vchannels: Sequence[str] = (), count: int = 0, timeout_s: float | None = None) -> Reservation:
+        """Take the place in time of the commit and of `count` more messages that come with it.
+
+        From here on the transaction neither expires nor is failed by others, and takes no more messages.
+        """
+        self.settle()
+        writer, session = self._writer, self.session
+        places = tuple(dict.fromkeys([*sorted(session.vchannels), *vchannels]))
+        held = writer.reserve(places, count=count + 1, session=session, timeout_s=timeout_s)
+        try:
+            with writer.mutex:
+                session.request_commit(int(held.time_tick) + count)
+        except TidegateError:
+            held.release()
+            raise
+        return held
+
+    def commit(self, pieces: Sequence[Piece] = (), *, timeout_s: float | None = None) -> Appended:
+        """Make it visible, all of it at once, at the TimeTick that is returned. `pieces` are written with the commit.
+
+        Raises: `OutcomeUnknown`, `Fenced`: it may be committed. Anything else: it is not; it may be tried again if the
+        error is `Retryable` and the transaction still lives.
+        """
+        held = self.hold([each.vchannel for each in pieces], sum([each.count for each in pieces]), timeout_s)
+        return self.commit_at(held, pieces, None)
+
+    def commit_at(self, held: Reservation, pieces: Sequence[Piece], at: Timestamp | None) -> Appended:
+        """Write the commit at the place that `hold` took, or at a later one."""
+        session = self.session
+        try:
+            done = held.commit_async(session.id, pieces, at=at, runs=session.runs).result()
+        except (OutcomeUnknown, Fenced):
+            raise  # It may be part of the log.
+        except TidegateError:
+            held.release()
+            with self._writer.mutex:
+                session.commit_failed()
+            raise
+        with self._writer.mutex:
+            session.commit_done(int(done.time_tick))
+        return done
+
+    def rollback(self, timeout_s: float | None = None) -> None:
+        """End it; nothing of it was or will be visible."""
+        writer, session = self._writer, self.session
+        with writer.mutex:
+            waits = session.request_rollback(int(writer.allocate(1)))
+        if waits:
+            for each in self._pending:
+                each.exception(timeout_s)
+        with writer.mutex:
+            session.rollback_done()
+        writer.submit(rollback_item(writer.mutex, session.id), timeout_s)
