@@ -51,6 +51,8 @@ class _Shard:
             return True
         if id in self.single:
             return True
+        if not self.firsts:
+            return False
         at = bisect_right(self.firsts, id) - 1
         return at >= 0 and id <= self.lasts[at]
 
@@ -116,13 +118,15 @@ class Acknowledgements:
         _drop_passed(shard, id)
 
     def set_pending(self, txn: bytes, ids: Iterable[MessageId]) -> None:
+        held = self._by_txn.setdefault(txn, set())
         for id in ids:
-            shard = self._shard(id.shard)
+            shard = self._shards.get(id[0]) or self._shard(id[0])
             holders = shard.pending.get(id, ())
-            if txn in holders or shard.holds(id):
-                continue
-            shard.pending[id] = (*holders, txn)
-            self._by_txn.setdefault(txn, set()).add(id)
+            if txn not in holders and not shard.holds(id):
+                shard.pending[id] = (*holders, txn)
+                held.add(id)
+        if not held:
+            del self._by_txn[txn]
 
     def set_pending_cumulative(self, txn: bytes, id: MessageId) -> None:
         shard = self._shard(id.shard)
@@ -135,11 +139,9 @@ class Acknowledgements:
         """Nothing is pending for the transaction any more, and nothing of it acknowledged."""
         for id in self._by_txn.pop(txn, ()):
             pending = self._shards[id.shard].pending
-            left = tuple([each for each in pending[id] if each != txn])
-            if left:
-                pending[id] = left
-            else:
-                del pending[id]
+            holders = pending.pop(id)
+            if len(holders) > 1:
+                pending[id] = tuple([each for each in holders if each != txn])
         for shard in self._shards.values():
             shard.cumulative.pop(txn, None)
 
@@ -229,9 +231,9 @@ class Acknowledgements:
         cumulative = {txn for each in self._shards.values() for txn in each.cumulative}
         return sorted(cumulative | set(self._by_txn))
 
-    def pending_ids(self, txn: bytes) -> list[MessageId]:
+    def pending_ids(self, txn: bytes) -> frozenset[MessageId]:
         """What a transaction holds one by one."""
-        return sorted(self._by_txn.get(txn, ()))
+        return frozenset(self._by_txn.get(txn, ()))
 
     @property
     def acked_above_mark(self) -> int:

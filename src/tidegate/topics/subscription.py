@@ -180,7 +180,7 @@ class Subscription(Delivery):
         for number, (holder, id) in acks.cumulative().items():
             if holder == txn and number not in covered:
                 covered[number] = id
-        stored = acks.pending_ids(txn)
+        unfed = acks.pending_ids(txn) - self._entries.keys()
         acks.release(txn)
         for entry in single:
             entry.txn = None
@@ -192,7 +192,7 @@ class Subscription(Delivery):
                 acks.acknowledge_cumulative(id)
             self._drop(single)
             # What has not been fed again since a restart.
-            acks.acknowledge(id for id in stored if not acks.is_acknowledged(id))
+            acks.acknowledge(unfed)
             return []
         freed = [each for each in single if each.state == PENDING and not self._held_by_another(each)]
         for entry in dict.fromkeys(freed):
