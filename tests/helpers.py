@@ -21,6 +21,7 @@ from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.file_cursor import ChannelFiles
 from tidegate.runtime.sealer import seal
 from tidegate.runtime.settings import LogSettings
+from tidegate.runtime.transaction_reader import TransactionReader
 from tidegate.stores.local_files import LocalFiles
 
 SMALL_SEGMENT = 64 << 10
@@ -272,6 +273,13 @@ class Rig:
         self.opened.append(reader)
         return reader
 
+    def transactions(self, writer: ChannelWriter | None = None, **options: Any) -> TransactionReader:
+        """A reader that gives transactions whole; with `writer` it tails from memory."""
+        source = TailSource(self.channel, self.tail, is_written=lambda: True)
+        reader = TransactionReader(self.channel, source, writer=writer, **options)
+        self.opened.append(reader)
+        return reader
+
     def messages(self, writer: ChannelWriter | None = None, **options: Any) -> list[Message]:
         """Everything a new reader gets without waiting."""
         return drain(self.reader(writer, **options))
@@ -311,6 +319,34 @@ def drain(reader: ChannelReader) -> list[Message]:
             found.append(message)
         last_tick = int(delivery.tick.time_tick)
     return found
+
+
+def drain_whole(reader: TransactionReader) -> list[Message]:
+    """What a reader of transactions has to give now; checks on the way that they come whole and at one TimeTick, and
+    that nothing comes at or below a tick that was delivered."""
+    found: list[Message] = []
+    last, last_tick = -1, reader.after
+    ended: set[bytes] = set()
+    while (delivery := reader.poll()) is not None:
+        assert delivery.tick.time_tick > last_tick
+        txn = None
+        for message in delivery.messages():
+            assert last_tick < message.time_tick <= delivery.tick.time_tick
+            assert message.time_tick > last or (message.time_tick == last and message.txn == txn is not None)
+            assert not message.type.is_system
+            if message.txn != txn:
+                assert message.txn not in ended, "a transaction comes in one piece and once"
+            if message.txn is not None:
+                ended.add(message.txn)
+            last, txn = int(message.time_tick), message.txn
+            found.append(message)
+        last_tick = int(delivery.tick.time_tick)
+    return found
+
+
+def txn_id(number: int) -> bytes:
+    """The id of a transaction."""
+    return (number + 1).to_bytes(16, "big")
 
 
 def commit_all(writer: ChannelWriter) -> int:

@@ -37,13 +37,15 @@ from tidegate.ports.metadata import MetadataStore
 from tidegate.runtime.channel_reader import ChannelReader, TailSource
 from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.file_cursor import ChannelFiles
+from tidegate.runtime.log_files import LogFiles
 from tidegate.runtime.oracle import Oracle
 from tidegate.runtime.retention import SegmentFacts, facts, remove_old
 from tidegate.runtime.sealer import remove_leftovers, seal
 from tidegate.runtime.segments import Closed as ClosedSegment
 from tidegate.runtime.settings import Durability, LogSettings
+from tidegate.runtime.transaction_reader import TransactionReader
 from tidegate.runtime.watermarks import Watermarks
-from tidegate.runtime.writer_lock import LOCK, take_lock, writer_of
+from tidegate.runtime.writer_lock import LOCK, take_lock
 from tidegate.stores.local_files import LocalFiles
 from tidegate.stores.shared_tail import SharedTail
 from tidegate.stores.sqlite_metadata import SqliteMetadataStore
@@ -52,6 +54,7 @@ _logger = logging.getLogger("tidegate.log")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _MAINTAIN_EVERY_S: Final = 0.25
 _STORE: Final = "meta.sqlite"
+__all__ = ["Log", "LogFiles", "LogStatus"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,49 +67,6 @@ class LogStatus:
     channels: dict[str, dict[str, Any]]
     troubles: dict[str, str]
     """What background work failed at last, and why; empty when all is well."""
-
-
-class LogFiles:
-    """A log's files, for reading in any process, also while another writes."""
-
-    def __init__(self, path: str | Path) -> None:
-        self.path: Final = Path(path)
-        if not (self.path / "log").is_dir():
-            raise NotFound(f"{self.path} holds no log; create one with tidegate.open_log({str(path)!r})")
-        self._files = LocalFiles(self.path / "log")
-
-    def channels(self) -> list[str]:
-        """The names of all channels."""
-        return [name for name in self._files.names("") if (self.path / "log" / name).is_dir()]
-
-    def channel(self, name: str) -> ChannelFiles:
-        """The files of one channel."""
-        if name not in self.channels():
-            known = ", ".join(self.channels()) or "none yet"
-            raise NotFound(f"{self.path} has no channel {name!r}; there are: {known}")
-        return ChannelFiles(self._files, name)
-
-    def segments(self, name: str) -> list[SegmentFacts]:
-        """What is known of every segment of a channel, without reading their blocks."""
-        return facts(self.channel(name))
-
-    def is_written(self) -> bool:
-        """Whether a process has the log open for writing."""
-        return writer_of(self.path) is not None
-
-    def reader(
-        self,
-        name: str,
-        *,
-        position: Position = NO_POSITION,
-        after: Timestamp = Timestamp.ZERO,
-        vchannel: str | None = None,
-        types: frozenset[MessageType] | None = None,
-    ) -> ChannelReader:
-        """A reader of one channel; see `ChannelReader`."""
-        channel = self.channel(name)
-        source = TailSource(channel, SharedTail(self.path / "log" / name), is_written=self.is_written)
-        return ChannelReader(channel, source, position=position, after=after, vchannel=vchannel, types=types)
 
 
 class Log:
@@ -286,11 +246,30 @@ class Log:
     ) -> ChannelReader:
         """A reader that catches up from the files and then follows from memory; see `ChannelReader`."""
         writer = self.channel(name, create=False)
-        channel = ChannelFiles(self._files, name)
-        source = TailSource(channel, SharedTail(self.path / "log" / name), is_written=lambda: True)
+        channel, source = self._followed(name)
         return ChannelReader(
             channel, source, position=position, after=after, vchannel=vchannel, types=types, writer=writer
         )
+
+    def transaction_reader(
+        self,
+        name: str,
+        *,
+        position: Position = NO_POSITION,
+        after: Timestamp = Timestamp.ZERO,
+        vchannels: frozenset[str] | None = None,
+        types: frozenset[MessageType] | None = None,
+    ) -> TransactionReader:
+        """A reader that gives transactions whole; see `TransactionReader`."""
+        writer = self.channel(name, create=False)
+        channel, source = self._followed(name)
+        return TransactionReader(
+            channel, source, position=position, after=after, vchannels=vchannels, types=types, writer=writer
+        )
+
+    def _followed(self, name: str) -> tuple[ChannelFiles, TailSource]:
+        channel = ChannelFiles(self._files, name)
+        return channel, TailSource(channel, SharedTail(self.path / "log" / name), is_written=lambda: True)
 
     def segments(self, name: str) -> list[SegmentFacts]:
         """What is known of every segment of a channel."""
@@ -320,15 +299,21 @@ class Log:
         return {key[len(prefix) :]: Position(int(v.value)) for key, v in self._store.list(prefix).items()}
 
     def truncate(self, channel: str, before: Position) -> list[str]:
-        """Remove sealed segments that lie wholly before `before` and before every pin. Returns what was removed."""
+        """Remove sealed segments wholly before `before`, before every pin and every open transaction; their paths."""
         self.channel(channel, create=False)
         return self._remove(channel, before=before)
 
     def _remove(self, name: str, *, before: Position | None = None) -> list[str]:
-        pins = self.pins(name)
+        needed = list(self.pins(name).values())
+        writer = self._writers.get(name)
+        if writer is not None:
+            with writer.mutex:
+                open_from = writer.sessions.first_position
+            if open_from is not None:
+                needed.append(Position(open_from))
         removed = remove_old(
             ChannelFiles(self._files, name),
-            needed_from=min(pins.values(), default=None),
+            needed_from=min(needed, default=None),
             before=before,
             age_max_s=None if before is not None else self.settings.retention_age_s,
             bytes_max=None if before is not None else self.settings.retention_bytes,
