@@ -7,16 +7,18 @@ which every message renews; an exclusive append in one of its virtual channels e
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.errors import Fenced, OutcomeUnknown, TidegateError
+from tidegate.errors import Fenced, InvalidTransactionState, OutcomeUnknown, TidegateError, TransactionAborted
 from tidegate.log.message import MessageType
 from tidegate.runtime.pending import Appended, PendingAppend
 from tidegate.runtime.pieces import Piece
 from tidegate.runtime.reservation import Reservation
+from tidegate.runtime.steps import Steps, Under, run
 from tidegate.runtime.system_items import rollback_item
 from tidegate.txn.session import Session
 
@@ -53,11 +55,15 @@ class ChannelTxn:
 
         Raises: `TransactionExpired`, `TransactionAborted`, `InvalidTransactionState`, and what an append raises.
         """
+        return self.append_piece(Piece(vchannel, payload, kind), timeout_s)
+
+    def append_piece(self, piece: Piece, timeout_s: float | None = None) -> PendingAppend:
+        """As `append_async`."""
         writer, session = self._writer, self.session
-        item = writer.transaction_body(session, Piece(vchannel, payload, kind))
+        item = writer.transaction_body(session, piece)
         item.on_settled = self._landed
         with writer.mutex:
-            session.add(int(writer.allocate(1)), vchannel)
+            session.add(int(writer.allocate(1)), piece.vchannel)
         try:
             writer.submit(item, timeout_s)
         except BaseException:
@@ -85,6 +91,11 @@ class ChannelTxn:
             self.session.fail_body()
         else:
             self.session.done(item.first_tick + item.count - 1, item.position, item.count, item.size)
+
+    @property
+    def pending(self) -> list[PendingAppend]:
+        """Messages that are on their way."""
+        return [each for each in self._pending if not each.is_done]
 
     def settle(self) -> None:
         """Wait for every message on its way.
@@ -130,21 +141,40 @@ class ChannelTxn:
             raise  # It may be part of the log.
         except TidegateError:
             held.release()
-            with self._writer.mutex:
-                session.commit_failed()
+            self.commit_failed()
             raise
-        with self._writer.mutex:
-            session.commit_done(int(done.time_tick))
+        self.committed(int(done.time_tick))
         return done
 
-    def rollback(self, timeout_s: float | None = None) -> None:
+    def committed(self, tick: int) -> None:
+        """Its commit is durable at `tick`."""
+        with self._writer.mutex:
+            self.session.commit_done(tick)
+
+    def commit_failed(self) -> None:
+        """Its commit is known not to be part of the log; it is open as before."""
+        with self._writer.mutex:
+            self.session.commit_failed()
+
+    def rollback(self) -> None:
         """End it; nothing of it was or will be visible."""
-        writer, session = self._writer, self.session
+        with self._writer.mutex:
+            self.session.request_rollback(int(self._writer.allocate(1)))
+        run(self._roll_back())
+
+    def rollback_steps(self) -> Steps[None]:
+        """As `rollback`, for one that may have expired, failed or ended already."""
+        try:
+            with self._writer.mutex:
+                self.session.request_rollback(int(self._writer.allocate(1)))
+        except (TransactionAborted, InvalidTransactionState):
+            return
+        yield from self._roll_back()
+
+    def _roll_back(self) -> Steps[None]:
+        yield [Under(each) for each in self.pending]
+        writer = self._writer
         with writer.mutex:
-            waits = session.request_rollback(int(writer.allocate(1)))
-        if waits:
-            for each in self._pending:
-                each.exception(timeout_s)
-        with writer.mutex:
-            session.rollback_done()
-        writer.submit(rollback_item(writer.mutex, session.id), timeout_s)
+            self.session.rollback_done()
+        with suppress(TidegateError):  # Without the message nothing of it becomes visible either.
+            writer.submit(rollback_item(writer.mutex, self.session.id))

@@ -32,6 +32,7 @@ from tidegate.runtime.committer import Committer
 from tidegate.runtime.pending import Appended, PendingAppend
 from tidegate.runtime.pieces import Piece, commit_piece
 from tidegate.runtime.reservation import Reservation
+from tidegate.runtime.steps import Request
 from tidegate.runtime.system_items import tick_item
 from tidegate.txn.session import Session, encode_begin
 
@@ -236,10 +237,23 @@ class ChannelWriter(Committer):
         item.txn, item.session = session.id, session
         return item
 
-    def submit(self, item: PendingAppend, timeout_s: float | None = None) -> None:
-        """Hand over what was made elsewhere."""
-        if self._enqueue(item, timeout_s):
+    def submit(self, item: PendingAppend, timeout_s: float | None = None, *, here: bool = False) -> None:
+        """Hand over what was made elsewhere; `here` waits for it, and writes for everybody meanwhile if nobody does."""
+        if here:
+            self._wait_here(item, timeout_s, self._enqueue)
+        elif self._enqueue(item, timeout_s):
             self._schedule()
+
+    def record(self, vchannel: str, body: bytes, *, kind: MessageType = MessageType.RECORD) -> Request:
+        """An append to be handed over by whoever waits for it; see `steps`."""
+        return Request(self._message(vchannel, body, kind, False, None, None), self._submit_request)
+
+    def transaction(self, txn: bytes, pieces: Sequence[Piece]) -> Request:
+        """`append_transaction_async`, to be handed over by whoever waits for it."""
+        return Request(self._transaction(txn, pieces, ()), self._submit_request)
+
+    def _submit_request(self, item: PendingAppend, here: bool) -> None:
+        self.submit(item, here=here)
 
     @property
     def mutex(self) -> Lock:
@@ -297,7 +311,16 @@ class ChannelWriter(Committer):
             # Written there it would let nothing be appended until the oracle had come so far.
             raise InvalidArgument(f"{at} lies ahead of the oracle; take the timestamp from it")
 
-    def _append_held(self, item: PendingAppend, held: Append, at: Timestamp | None) -> PendingAppend:
+    def _submit_held(self, item: PendingAppend, held: Append, at: Timestamp | None, *, here: bool = False) -> None:
+        def push(item: PendingAppend, _: float | None) -> bool:
+            return self._push_held(item, held, at)
+
+        if here:
+            self._wait_here(item, None, push)
+        elif push(item, None):
+            self._schedule()
+
+    def _push_held(self, item: PendingAppend, held: Append, at: Timestamp | None) -> bool:
         item.held = held
         with self._mutex:
             if self._closed is not None:
@@ -310,10 +333,7 @@ class ChannelWriter(Committer):
                 self._machine.move(held, int(at))
             item.first_tick = held.last if item.parts is None else held.first
             item.last_confirmed = held.last_confirmed
-            lead = self._push(item)
-        if lead:
-            self._schedule()
-        return item
+            return self._push(item)
 
     def _release_held(self, held: Append, names: tuple[str, ...]) -> None:
         with self._mutex:
@@ -368,16 +388,23 @@ class ChannelWriter(Committer):
         return item
 
     def _append_and_wait(self, item: PendingAppend, timeout_s: float | None) -> Appended:
+        self._wait_here(item, timeout_s, self._enqueue)
+        return item.result()
+
+    def _wait_here(
+        self, item: PendingAppend, timeout_s: float | None, enqueue: Callable[[PendingAppend, float | None], bool]
+    ) -> None:
+        """Hand it over and wait until it is done, writing for everybody if nobody else does."""
         if self._waking == get_ident():
             raise InvalidArgument("a callback of an append cannot wait for another one; use append_async there")
         item.prepare_wait()
-        lead = self._enqueue(item, timeout_s)
+        lead = enqueue(item, timeout_s)
         deadline = None if timeout_s is None else self._monotonic() + timeout_s
         while True:
             if lead:
                 self._lead(item)
             if item.is_done:
-                return item.result()
+                return
             # It may have to wait for somebody else's place; meanwhile it may be asked to write, more than once.
             try:
                 woken = item.wait_for_turn(None if deadline is None else max(deadline - self._monotonic(), 0))
@@ -385,7 +412,7 @@ class ChannelWriter(Committer):
                 self._stop_waiting(item)
                 raise
             if item.is_done:
-                return item.result()
+                return
             with self._mutex:
                 lead, item.leads = item.leads, False
                 if not (woken or lead or item.is_done):

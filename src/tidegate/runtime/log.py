@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,6 +38,7 @@ from tidegate.runtime.channel_reader import ChannelReader, TailSource
 from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.file_cursor import ChannelFiles
 from tidegate.runtime.log_files import LogFiles
+from tidegate.runtime.opening import Redo
 from tidegate.runtime.oracle import Oracle
 from tidegate.runtime.retention import SegmentFacts, facts, remove_old
 from tidegate.runtime.sealer import remove_leftovers, seal
@@ -137,8 +138,10 @@ class Log:
         """The names of all channels, open or not."""
         return LogFiles(self.path).channels()
 
-    def channel(self, name: str, *, create: bool = True) -> ChannelWriter:
+    def channel(self, name: str, *, create: bool = True, redo: Callable[[], Sequence[Redo]] = tuple) -> ChannelWriter:
         """The channel of that name, opened at a new term when this process has not opened it yet.
+
+        `redo` returns the commits that were decided and may be missing in it; see `opening`.
 
         Raises: `InvalidArgument` for a bad name, `LimitExceeded` beyond `channels_max`, `NotFound` when it does
         not exist and `create` is off, `Corruption` when its files are damaged.
@@ -163,11 +166,11 @@ class Log:
                     what = f"{self.path}: the number of channels"
                     raise LimitExceeded(what, len(known) + 1, self.settings.channels_max, "channels_max")
                 self._files.make_dir(name)
-            writer = self._open_channel(name)
+            writer = self._open_channel(name, redo)
             self._writers[name] = writer
             return writer
 
-    def _open_channel(self, name: str) -> ChannelWriter:
+    def _open_channel(self, name: str, redo: Callable[[], Sequence[Redo]]) -> ChannelWriter:
         term = self._next_term(name)
         with ExitStack() as undo:
             tail = SharedTail(self.path / "log" / name)
@@ -181,6 +184,7 @@ class Log:
                 allocate=self.allocate,
                 wall_ms=self._clock.wall_ms,
                 settings=self.settings,
+                redo=redo,
             )
             undo.callback(writer.close)
             writer.start()

@@ -12,6 +12,7 @@ from tidegate.log.message import MessageType
 from tidegate.runtime.commit import ROW_OVERHEAD
 from tidegate.runtime.pending import PendingAppend
 from tidegate.runtime.pieces import Piece
+from tidegate.runtime.steps import Request
 
 if TYPE_CHECKING:
     from tidegate.runtime.channel_writer import ChannelWriter
@@ -60,7 +61,8 @@ class Reservation:
         item = PendingAppend(writer._mutex, vchannel, kind, len(body) + ROW_OVERHEAD, body)
         item.txn = txn
         self._held = None
-        return writer._append_held(item, held, at)
+        writer._submit_held(item, held, at)
+        return item
 
     def commit_async(
         self, txn: bytes, pieces: Sequence[Piece], *, at: Timestamp | None, runs: Sequence[tuple[int, int]] = ()
@@ -72,6 +74,16 @@ class Reservation:
         If that fails the place is kept: nothing at or above the reserved TimeTicks becomes visible before the
         commit is in, so it has to be tried again. `at` must be the same then.
         """
+        request = self.commit(txn, pieces, at=at, runs=runs)
+        request.begin()
+        if request.item.held is None and request.error is not None:
+            raise request.error
+        return request.item
+
+    def commit(
+        self, txn: bytes, pieces: Sequence[Piece], *, at: Timestamp | None, runs: Sequence[tuple[int, int]] = ()
+    ) -> Request:
+        """As `commit_async`, handed over by whoever waits for it; see `steps`."""
         held = self._check()
         item = self._writer._transaction(txn, pieces, runs)
         if item.count != held.count:
@@ -82,8 +94,12 @@ class Reservation:
             self._writer._check_at(held, at)
         item.places = self._vchannels
         item.reservation = self
-        self._held = None
-        return self._writer._append_held(item, held, at)
+
+        def submit(item: PendingAppend, here: bool) -> None:
+            self._held = None
+            self._writer._submit_held(item, held, at, here=here)
+
+        return Request(item, submit)
 
     def _check(self) -> Append:
         if self._held is None:

@@ -1,0 +1,102 @@
+"""`Journal`: the records of one state machine in its virtual channel, and how they are read back.
+
+Every so often the machine's snapshot is appended and pinned; reading begins there, so opening costs the tail and not
+the history. Ordering: a snapshot holds the effect of every record before it: none is on its way while it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Condition
+from typing import Final
+
+from tidegate.log.message import Message, MessageType, Position
+from tidegate.runtime.channel_writer import ChannelWriter
+from tidegate.runtime.log import Log
+from tidegate.runtime.steps import Request
+
+_SNAPSHOT: Final = b"\1"
+_RECORD: Final = b"\0"
+_PIN: Final = "journal "
+
+
+class Journal:
+    """Appends to, and reads back, one virtual channel."""
+
+    def __init__(self, log: Log, channel: str, vchannel: str, *, snapshot_every: int) -> None:
+        self._log = log
+        self.channel: Final = channel
+        self.vchannel: Final = vchannel
+        self._snapshot_every = snapshot_every
+        self._since = 0
+        self._changed = Condition()
+        self._under_way = 0
+        self._is_closed = False
+
+    def recover(self, restore: Callable[[bytes], None], apply: Callable[[bytes, Message], None]) -> int:
+        """Read back the newest snapshot and what came after it; how many records that were."""
+        pins = self._log.pins(self.channel)
+        start = pins.get(_PIN + self.vchannel, Position(0))
+        last = self._log.channel(self.channel, create=False).latest_tick.time_tick
+        count = 0
+        with self._log.transaction_reader(self.channel, position=start, vchannels=frozenset({self.vchannel})) as reader:
+            while reader.after < last and (delivery := reader.read(10.0)) is not None:
+                for message in delivery.messages():
+                    if message.vchannel != self.vchannel:
+                        continue
+                    body = message.body or b""
+                    if message.type is not MessageType.RECORD:
+                        apply(body, message)
+                    elif body[:1] == _SNAPSHOT:
+                        if message.position == start:
+                            restore(body[1:])
+                    else:
+                        apply(body[1:], message)
+                    count += 1
+        self._since = count
+        return count
+
+    @property
+    def writer(self) -> ChannelWriter:
+        return self._log.channel(self.channel, create=False)
+
+    def request(self, record: bytes) -> Request:
+        """The append of a record, to be handed over by whoever waits for it.
+
+        Ordering: between `enter` and `leave`, with the record applied before `leave`.
+        """
+        self._since += 1
+        return self.writer.record(self.vchannel, _RECORD + record)
+
+    def enter(self) -> None:
+        """A record is about to be planned. Waits while a snapshot is made."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_closed)
+            self._under_way += 1
+
+    def leave(self) -> None:
+        """The record is durable and applied, or known to be absent."""
+        with self._changed:
+            self._under_way -= 1
+            self._changed.notify_all()
+
+    def wants_snapshot(self) -> bool:
+        """Whether enough has been appended since the last one."""
+        return self._since >= self._snapshot_every
+
+    def snapshot(self, make: Callable[[], bytes], timeout_s: float = 5.0) -> bool:
+        """Append the machine's snapshot and begin reading there from now on; False when records kept coming."""
+        with self._changed:
+            if self._is_closed:
+                return False
+            self._is_closed = True
+            try:
+                if not self._changed.wait_for(lambda: self._under_way == 0, timeout_s):
+                    return False
+                done = self.writer.append(self.vchannel, _SNAPSHOT + make(), kind=MessageType.RECORD)
+            finally:
+                self._is_closed = False
+                self._changed.notify_all()
+        self._log.pin(self.channel, _PIN + self.vchannel, done.position)
+        self._since = 0
+        return True

@@ -1,0 +1,241 @@
+"""The live transactions of a database: what the owner knows of each, and one procedure at a time for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import Lock
+from typing import Final, Protocol, TypeVar
+
+from tidegate.clock.timestamp import Timestamp
+from tidegate.database.commit_plan import ChannelPlan
+from tidegate.errors import Conflict, TransactionNotFound
+from tidegate.runtime.channel_txn import ChannelTxn
+from tidegate.runtime.channel_writer import ChannelWriter
+from tidegate.runtime.pending import PendingAppend
+from tidegate.runtime.pieces import Piece
+from tidegate.runtime.reservation import Reservation
+from tidegate.runtime.steps import Gate, Request, Steps, Under
+from tidegate.txn.conflicts import Claim, ConflictWindow, ReadSet
+from tidegate.txn.coordinator import Coordinator
+from tidegate.txn.coordinator_records import Transaction
+from tidegate.txn.txn_id import TxnId
+
+T = TypeVar("T")
+Writes = Mapping[str, Sequence[Piece]]
+"""What a transaction writes, by channel."""
+Keys = Callable[[], Sequence[int]] | Sequence[int]
+"""Hashes of the keys it writes; a function is called only when they are needed."""
+
+
+class RecordLog(Protocol):
+    """Where a coordinator's records go; see `Journal`."""
+
+    def request(self, record: bytes) -> Request: ...
+
+    def enter(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+
+class Enlisted(Protocol):
+    """Somebody who takes part in a transaction beside channels: a subscription whose messages it acknowledges."""
+
+    def prepare(self, txn: TxnId) -> Iterable[tuple[str, Piece]]:
+        """What has to be written with the commit, by channel. `ended` or `unprepare` follows."""
+
+    def unprepare(self, txn: TxnId) -> None:
+        """The commit failed, and the transaction is open as before."""
+
+    def ended(self, txn: TxnId, committed: bool) -> None:
+        """The outcome is certain."""
+
+
+class Entry:
+    """What the owner knows of a live transaction beside its state."""
+
+    __slots__ = ("busy", "enlisted", "holds", "id", "plan", "reads", "sessions")
+
+    def __init__(self, id: TxnId) -> None:
+        self.id: Final = id
+        self.busy: Gate | None = None
+        self.reads: ReadSet | None = None
+        self.sessions: dict[str, ChannelTxn] = _NONE
+        """By channel, where messages were written ahead."""
+        self.enlisted: dict[str, Enlisted] = _NOBODY
+        self.holds: dict[str, Reservation] = _HOLDS
+        """Places where a decided commit is still to be written."""
+        self.plan: Mapping[str, ChannelPlan] = _HOLDS_PLAN
+
+
+_NONE: Final[dict[str, ChannelTxn]] = {}
+_NOBODY: Final[dict[str, Enlisted]] = {}
+_HOLDS: Final[dict[str, Reservation]] = {}
+_HOLDS_PLAN: Final[dict[str, ChannelPlan]] = {}
+
+
+class LiveTransactions:
+    """Entries, coordinators and the conflict window, under one lock.
+
+    Invariant: at most one procedure is under way for a transaction; others wait for it.
+    """
+
+    def __init__(
+        self,
+        coordinators: Sequence[tuple[Coordinator, RecordLog]],
+        *,
+        allocate: Callable[[int], int],
+        conflicts: ConflictWindow,
+        redo_bytes: int,
+        hold_timeout_s: float | None = 10.0,
+    ) -> None:
+        self._coordinators = list(coordinators)
+        self._allocate = allocate
+        self._conflicts = conflicts
+        self._redo_bytes = redo_bytes
+        self._hold_timeout_s = hold_timeout_s
+        self._channels: dict[str, ChannelWriter] = {}
+        self._lock = Lock()
+        """Covers the coordinators, the conflict window and the entries; held between two waits only."""
+        self._entries: dict[TxnId, Entry] = {}
+        self._claims: dict[int, Gate] = {}
+        self._turn = 0
+
+    # -- one procedure at a time -----------------------------------------------------------------------------
+
+    def _alone(
+        self,
+        id: TxnId,
+        work: Callable[[Entry], Steps[T]],
+        finished: Callable[[Transaction], T] | None = None,
+    ) -> Steps[T]:
+        """Run `work` when nothing else happens to the transaction; `finished` answers for one that has ended."""
+        coordinator = self._coordinator(id)
+        gate = Gate()
+        while True:
+            with self._lock:
+                txn = coordinator.get(id)
+                if txn.state.has_ended and id not in self._entries:
+                    if finished is None:
+                        coordinator.require_open(id)
+                    else:
+                        return finished(txn)
+                entry = self._entries.setdefault(id, Entry(id))
+                under_way = entry.busy
+                if under_way is None:
+                    entry.busy = gate
+                    break
+            yield [under_way]
+        try:
+            return (yield from work(entry))
+        finally:
+            with self._lock:
+                entry.busy = None
+            gate.open()
+
+    def _drop(self, entry: Entry) -> None:
+        with self._lock:
+            self._entries.pop(entry.id, None)
+
+    def _open_entry(self, id: TxnId) -> Entry:
+        self._coordinator(id).require_open(id)
+        return self._entries.setdefault(id, Entry(id))
+
+    def _coordinator(self, id: TxnId) -> Coordinator:
+        if id.coordinator >= len(self._coordinators):
+            raise TransactionNotFound(f"transaction {id} names coordinator {id.coordinator}, which does not exist here")
+        return self._coordinators[id.coordinator][0]
+
+    def _now_ms(self) -> int:
+        return Timestamp(self._allocate(1)).physical_ms
+
+    # -- records ---------------------------------------------------------------------------------------------
+
+    def _register(self, entry: Entry, names: Sequence[str]) -> Steps[None]:
+        """Log who takes part, before anything is written there."""
+        coordinator, journal = self._coordinators[entry.id.coordinator]
+        journal.enter()
+        try:
+            with self._lock:
+                record = coordinator.plan_register(entry.id, names)
+            if record is None:
+                return
+            request = journal.request(record)
+            yield [request]
+            if request.error is not None:
+                raise request.error
+            with self._lock:
+                coordinator.apply(record)
+        finally:
+            journal.leave()
+
+    def _finish(self, coordinator: Coordinator, id: TxnId, *, wait: bool = True) -> Steps[None]:
+        """Log that the end was carried out everywhere. Without it the next owner looks once more."""
+        journal = self._coordinators[id.coordinator][1]
+        journal.enter()
+        with self._lock:
+            record = coordinator.plan_finish(id, self._now_ms())
+        if record is None:
+            journal.leave()
+            return
+        request = journal.request(record)
+
+        def settled(_: PendingAppend) -> None:
+            # Whether it was logged or not: this owner has carried it out.
+            with self._lock:
+                coordinator.apply(record)
+            journal.leave()
+
+        request.item.on_settled = settled
+        if wait:
+            yield [request]
+        else:
+            request.begin()
+        if request.refused is not None:
+            settled(request.item)
+
+    # -- writing ahead ---------------------------------------------------------------------------------------
+
+    def _write_ahead(self, entry: Entry, writes: Writes) -> Steps[None]:
+        yield from self._register(entry, [f"channel/{name}" for name, pieces in writes.items() if pieces])
+        waits = []
+        for name, pieces in writes.items():
+            for piece in pieces:
+                session = entry.sessions.get(name)
+                if session is None:
+                    session = self._channels[name].begin(entry.id.to_bytes16(), piece.vchannel, keepalive_ms=None)
+                    entry.sessions = {**entry.sessions, name: session}
+                waits.append(Under(session.append_piece(piece)))
+        yield waits
+        failed = next((each.error for each in waits if each.error is not None), None)
+        if failed is not None:
+            raise failed
+
+    # -- conflicts -------------------------------------------------------------------------------------------
+
+    def _begin_read(self) -> ReadSet:
+        while True:
+            try:
+                return self._conflicts.begin_read(Timestamp(self._allocate(1)))
+            except Conflict:
+                continue  # A commit took a later timestamp meanwhile.
+
+    def _claim(self, entry: Entry, keys: Keys) -> Steps[Claim]:
+        """Claim the keys that are written, once nothing that was read can change any more.
+
+        Raises: `Conflict`.
+        """
+        while True:
+            with self._lock:
+                found = self._conflicts.try_commit(entry.reads, keys)
+                if isinstance(found, Claim):
+                    entry.reads = None
+                    return found
+                gate = self._claims.setdefault(found.claim.number, Gate())
+            yield [gate]
+
+    def _release_claim(self, claim: Claim, timestamp: Timestamp | None) -> None:
+        with self._lock:
+            self._conflicts.finish(claim, timestamp)
+            gate = self._claims.pop(claim.number, None)
+        if gate is not None:
+            gate.open()

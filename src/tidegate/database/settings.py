@@ -1,0 +1,55 @@
+"""Every setting of a database beyond those of its log, with its default, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tidegate.errors import InvalidArgument
+from tidegate.runtime.settings import LogSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseSettings:
+    """Keyword-only, immutable, checked when made.
+
+    `channels` and `coordinators` are fixed when a database is created; later openings keep what they find.
+    """
+
+    log: LogSettings = field(default_factory=LogSettings)
+    channels: int = 4
+    """Channels that tables and topics are spread over."""
+    coordinators: int = 4
+    """Transaction coordinators, each with a log of its own."""
+    transaction_timeout_ms: int = 60_000
+    """How long a transaction may stay open, unless it asks for another time."""
+    transaction_timeout_max_ms: int = 900_000
+    transactions_max: int = 100_000
+    """Open at the same time, per coordinator."""
+    remember_ms: int = 900_000
+    """How long the outcome of a finished transaction is remembered."""
+    remembered_max: int = 100_000
+    """Outcomes remembered, per coordinator."""
+    transaction_buffer_bytes: int = 1 << 20
+    """What a transaction gathers before its messages are written ahead of its commit."""
+    redo_bytes: int = 256 << 10
+    """Messages of a commit over several channels that the coordinator's log carries; more is written ahead."""
+    conflict_keys_max: int = 1_000_000
+    """Keys of recent commits that are kept to check what was read."""
+    lease_ms: int = 10_000
+    """How long a client in another process may be silent."""
+    snapshot_records: int = 2_000
+    """Records after which a state machine's snapshot is written, so that opening reads little."""
+    receive_buffer: int = 10_000
+    """Messages of a subscription in memory, delivered or not, and not yet acknowledged."""
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if name != "log" and (type(value) is not int or value < 1):
+                raise InvalidArgument(f"setting `{name}` is a whole number above zero, not {value!r}")
+        if not isinstance(self.log, LogSettings):
+            raise InvalidArgument(f"setting `log` is a LogSettings, not {self.log!r}")
+        if self.channels > self.log.channels_max - 1:
+            raise InvalidArgument(f"`channels` is below the log's `channels_max` of {self.log.channels_max}")
+        if self.coordinators > 1 << 10:
+            raise InvalidArgument(f"`coordinators` is at most 1024, not {self.coordinators}")

@@ -1,0 +1,401 @@
+"""`Transactions`: begins, commits and aborts transactions over any number of channels, in the process that owns them.
+
+A transaction whose messages all go to one channel and were kept until its commit is one write there. Any other is
+committed in two steps: every channel holds a place in time, the coordinator takes the commit Timestamp above all
+of them and logs it with all that is needed to complete the commit, and then each channel writes its part at that
+Timestamp and lets go. No channel's tick passes the commit Timestamp before its part is in, so no cut shows a part.
+
+Procedures are `Steps`: threads, event loops and the simulator run the same ones.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from tidegate.clock.timestamp import Timestamp
+from tidegate.database.commit_plan import ChannelPlan, decode_plan, encode_plan, redo_of
+from tidegate.database.live_transactions import Enlisted, Entry, Keys, LiveTransactions, Writes
+from tidegate.errors import (
+    Conflict,
+    InvalidTransactionState,
+    OutcomeUnknown,
+    TidegateError,
+    TransactionAborted,
+    TransactionNotFound,
+    Unavailable,
+)
+from tidegate.runtime.channel_txn import ChannelTxn
+from tidegate.runtime.channel_writer import ChannelWriter
+from tidegate.runtime.opening import Redo
+from tidegate.runtime.pieces import Piece
+from tidegate.runtime.reservation import Reservation
+from tidegate.runtime.steps import Request, Steps, Under
+from tidegate.txn.coordinator import Coordinator
+from tidegate.txn.coordinator_records import Transaction, TxnState
+from tidegate.txn.coordinator_table import LEASE, TIMEOUT
+from tidegate.txn.txn_id import TxnId
+
+_logger = logging.getLogger("tidegate.transactions")
+
+
+class Transactions(LiveTransactions):
+    """All transactions of one database.
+
+    Ordering: what a transaction wrote is durable before its commit returns; a decided commit is carried out whatever
+    happens, by this process or the next one.
+    """
+
+    # -- opening ---------------------------------------------------------------------------------------------
+
+    def redo_for(self, channel: str) -> list[Redo]:
+        """The decided commits that may be missing in a channel. Ordering: asked when coordinators were recovered."""
+        found = []
+        for coordinator, _ in self._coordinators:
+            for txn in coordinator.to_drive():
+                if txn.state is TxnState.COMMITTING and txn.commit_timestamp is not None:
+                    plan = decode_plan(txn.plan).get(channel)
+                    if plan is not None:
+                        found.append(redo_of(txn.id.to_bytes16(), int(txn.commit_timestamp), plan))
+        return sorted(found, key=lambda each: each.commit_tick)
+
+    def resume(self, channels: Mapping[str, ChannelWriter]) -> Steps[None]:
+        """Take up what was under way when the last owner stopped. All channels are open: their redo is written."""
+        self._channels = dict(channels)
+        for coordinator, _ in self._coordinators:
+            for txn in coordinator.to_drive():
+                entry = self._entries[txn.id] = Entry(txn.id)
+                if txn.state is TxnState.COMMITTING:
+                    yield from self._finish(coordinator, txn.id)
+                    self._drop(entry)
+        for name, writer in sorted(self._channels.items()):
+            for session in list(writer.sessions):
+                yield from self._take_up(name, writer.resume(session.id))
+        for coordinator, _ in self._coordinators:
+            for txn in coordinator.to_drive():
+                if txn.state is TxnState.ABORTING:
+                    yield from self._carry_out_abort(self._entries[txn.id])
+
+    def _take_up(self, name: str, session: ChannelTxn) -> Steps[None]:
+        id = TxnId.from_bytes16(session.id)
+        if id.coordinator >= len(self._coordinators):
+            return  # It belongs to whoever began it in the channel itself, and lives by its own lease.
+        coordinator = self._coordinators[id.coordinator][0]
+        try:
+            state = coordinator.get(id).state
+        except TransactionNotFound:
+            state = TxnState.ABORTED  # It was never logged, or finished long ago: nothing of it counts.
+        if state in (TxnState.OPEN, TxnState.ABORTING):
+            entry = self._entries.setdefault(id, Entry(id))
+            entry.sessions = {**entry.sessions, name: session}
+        else:
+            yield from session.rollback_steps()
+
+    # -- beginning -------------------------------------------------------------------------------------------
+
+    def begin(self, client: str = "", timeout_ms: int | None = None) -> TxnId:
+        """A new transaction. Costs no write."""
+        with self._lock:
+            coordinator = self._coordinators[self._turn % len(self._coordinators)][0]
+            self._turn += 1
+            now = Timestamp(self._allocate(1))
+            txn = coordinator.begin(int(now), now.physical_ms, timeout_ms, client)
+            self._entries[txn.id] = Entry(txn.id)
+        return txn.id
+
+    def enlist(self, id: TxnId, name: str, who: Enlisted) -> Steps[None]:
+        """Let somebody take part: logged before anything of the transaction is written there."""
+
+        def work(entry: Entry) -> Steps[None]:
+            yield from self._register(entry, [name])
+            entry.enlisted = {**entry.enlisted, name: who}
+
+        return self._alone(id, work)
+
+    def write_ahead(self, id: TxnId, writes: Writes) -> Steps[None]:
+        """Write messages of a transaction now, ahead of its commit: for those that are too many to keep.
+
+        Raises: whatever a write failed with; the transaction can then only be aborted.
+        """
+
+        def work(entry: Entry) -> Steps[None]:
+            yield from self._write_ahead(entry, writes)
+
+        return self._alone(id, work)
+
+    def note_read(self, id: TxnId, hashes: Sequence[int], table: str = "") -> Timestamp:
+        """The transaction has read these keys, as of the Timestamp that is returned, the same for all its reads.
+
+        Its commit fails when another transaction wrote one of them in between.
+        """
+        with self._lock:
+            entry = self._open_entry(id)
+            if entry.reads is None:
+                entry.reads = self._begin_read()
+            self._conflicts.note(entry.reads, hashes, table)
+            return entry.reads.timestamp
+
+    # -- commit ----------------------------------------------------------------------------------------------
+
+    def commit(self, id: TxnId, writes: Writes, keys: Keys = ()) -> Steps[Timestamp]:
+        """Commit the transaction together with `writes`; its commit Timestamp. May be repeated: the answer is the same.
+
+        Raises: `Conflict`, `TransactionAborted`, `TransactionExpired`: nothing of it remains. `Retryable`: nothing was
+        written; try again or abort. `OutcomeUnknown`: ask again once the database is open again.
+        """
+
+        def work(entry: Entry) -> Steps[Timestamp]:
+            return (yield from self._commit(entry, writes, keys))
+
+        return self._alone(id, work, finished=self._finished_commit)
+
+    def _commit(self, entry: Entry, writes: Writes, keys: Keys) -> Steps[Timestamp]:
+        coordinator = self._coordinators[entry.id.coordinator][0]
+        with self._lock:
+            txn = coordinator.get(entry.id)
+            if txn.state is TxnState.COMMITTING and txn.commit_timestamp is not None:
+                return txn.commit_timestamp  # Decided; what is missing is being written.
+            expired = txn.state is TxnState.OPEN and Timestamp(self._allocate(1)).physical_ms >= txn.deadline_ms
+        if expired:
+            yield from self._abort(entry, TIMEOUT)
+        with self._lock:
+            coordinator.require_open(entry.id)
+        try:
+            claim = yield from self._claim(entry, keys)
+        except Conflict:
+            yield from self._abort(entry, "")
+            raise
+        try:
+            timestamp = yield from self._write_commit(coordinator, entry, txn, writes)
+        except (OutcomeUnknown, Unavailable):
+            raise  # Whether it is committed only the next owner can tell; its keys stay claimed.
+        except TidegateError as error:
+            self._release_claim(claim, None)
+            if isinstance(error, TransactionAborted):
+                yield from self._abort(entry, error.reason or str(error))
+            raise
+        self._release_claim(claim, timestamp)
+        return timestamp
+
+    def _write_commit(
+        self, coordinator: Coordinator, entry: Entry, txn: Transaction, writes: Writes
+    ) -> Steps[Timestamp]:
+        everything = {name: list(pieces) for name, pieces in writes.items() if pieces}
+        prepared = []
+        committed = decided = False
+        try:
+            for who in entry.enlisted.values():
+                prepared.append(who)
+                for channel, piece in who.prepare(entry.id):
+                    everything.setdefault(channel, []).append(piece)
+            if not txn.logged and not entry.sessions and len(everything) <= 1:
+                timestamp = yield from self._commit_at_once(coordinator, entry, everything)
+            else:
+                timestamp = yield from self._commit_in_two(coordinator, entry, everything)
+            committed = decided = True
+            return timestamp
+        except (OutcomeUnknown, Unavailable):
+            decided = True  # Not by us: whoever takes part learns it from the log.
+            prepared = []
+            raise
+        finally:
+            if committed:
+                for who in prepared:
+                    who.ended(entry.id, True)
+            elif not decided:
+                for who in prepared:
+                    who.unprepare(entry.id)
+
+    def _commit_at_once(
+        self, coordinator: Coordinator, entry: Entry, writes: dict[str, list[Piece]]
+    ) -> Steps[Timestamp]:
+        """One write in one channel, or none at all."""
+        id = entry.id
+        with self._lock:
+            coordinator.commit_at_once(id)
+        timestamp = Timestamp.ZERO
+        try:
+            for name, pieces in writes.items():
+                request = self._channels[name].transaction(id.to_bytes16(), pieces)
+                yield [request]
+                if request.error is not None:
+                    raise request.error
+                timestamp = request.item.result().time_tick
+        except (OutcomeUnknown, Unavailable) as error:
+            raise OutcomeUnknown(f"whether transaction {id} is committed is not known: {error}") from error
+        except BaseException:
+            with self._lock:
+                coordinator.reopen_at_once(id)
+            raise
+        with self._lock:
+            now = Timestamp(self._allocate(1))
+            coordinator.finish_at_once(id, timestamp or now, now.physical_ms)
+            self._entries.pop(id, None)
+        return timestamp or now
+
+    def _commit_in_two(
+        self, coordinator: Coordinator, entry: Entry, writes: dict[str, list[Piece]]
+    ) -> Steps[Timestamp]:
+        if sum([each.size for pieces in writes.values() for each in pieces]) > self._redo_bytes:
+            yield from self._write_ahead(entry, writes)
+            writes = {}
+        id = entry.id
+        journal = self._coordinators[id.coordinator][1]
+        holds: dict[str, Reservation] = {}
+        journal.enter()
+        try:
+            yield [Under(each) for session in entry.sessions.values() for each in session.pending]
+            plan: dict[str, ChannelPlan] = {}
+            for name in sorted({*writes, *entry.sessions}):
+                holds[name], plan[name] = self._hold(entry, name, writes.get(name, []))
+            timestamp = Timestamp(self._allocate(1))
+            with self._lock:
+                names = [f"channel/{name}" for name in plan]
+                record = coordinator.plan_commit(id, timestamp, names, encode_plan(plan))
+            if record is None:
+                raise InvalidTransactionState(f"transaction {id} is being committed already", state="COMMITTING")
+            request = journal.request(record)
+            yield [request]
+            if request.error is not None:
+                raise request.error
+            with self._lock:
+                coordinator.apply(record)
+        except (OutcomeUnknown, Unavailable) as error:
+            # The decision may be in the log: the places stay taken, so that no tick passes it, until the next owner
+            # has read the log and carried it out.
+            raise OutcomeUnknown(f"whether transaction {id} is committed is not known: {error}") from error
+        except BaseException:
+            for name, held in holds.items():
+                held.release()
+                if name in entry.sessions:
+                    entry.sessions[name].commit_failed()
+            raise
+        finally:
+            journal.leave()
+        entry.holds, entry.plan = holds, plan
+        yield from self._drive(coordinator, entry)
+        return timestamp
+
+    def _hold(self, entry: Entry, name: str, pieces: list[Piece]) -> tuple[Reservation, ChannelPlan]:
+        session = entry.sessions.get(name)
+        places = [each.vchannel for each in pieces]
+        count = sum([each.count for each in pieces])
+        if session is not None:
+            held = session.hold(places, count, self._hold_timeout_s)
+            return held, ChannelPlan(int(held.time_tick), pieces, tuple(session.runs))
+        held = self._channels[name].reserve(places, count=count + 1, timeout_s=self._hold_timeout_s)
+        return held, ChannelPlan(int(held.time_tick), pieces, ())
+
+    def _drive(self, coordinator: Coordinator, entry: Entry) -> Steps[None]:
+        """Write a decided commit wherever it is missing. What fails is tried again by `drive_on`."""
+        id = entry.id
+        timestamp = coordinator.get(id).commit_timestamp
+        requests: dict[str, Request] = {}
+        for name, held in entry.holds.items():
+            plan = entry.plan[name]
+            requests[name] = held.commit(id.to_bytes16(), plan.pieces, at=timestamp, runs=plan.runs)
+        yield list(requests.values())
+        for name, request in requests.items():
+            if request.error is None:
+                del entry.holds[name]
+                if name in entry.sessions:
+                    entry.sessions[name].committed(int(timestamp or 0))
+            else:
+                _logger.warning(
+                    "transaction %s is committed, and %r has still to write it: %s", id, name, request.error
+                )
+        if not entry.holds:
+            yield from self._finish(coordinator, id, wait=False)
+            self._drop(entry)
+
+    def drive_on(self) -> Steps[int]:
+        """Try again to write decided commits that could not be written; how many are left."""
+        with self._lock:
+            todo = [each for each in self._entries.values() if each.holds and each.busy is None]
+        for entry in todo:
+            yield from self._alone(entry.id, lambda e: self._drive(self._coordinators[e.id.coordinator][0], e))
+        with self._lock:
+            return sum(1 for each in self._entries.values() if each.holds)
+
+    # -- abort -----------------------------------------------------------------------------------------------
+
+    def abort(self, id: TxnId, reason: str = "") -> Steps[None]:
+        """End the transaction without effect. May be repeated.
+
+        Raises: `InvalidTransactionState` when it is committed or being committed.
+        """
+
+        def work(entry: Entry) -> Steps[None]:
+            yield from self._abort(entry, reason)
+
+        return self._alone(id, work, finished=self._finished_abort)
+
+    def _abort(self, entry: Entry, reason: str) -> Steps[None]:
+        id = entry.id
+        coordinator, journal = self._coordinators[id.coordinator]
+        journal.enter()
+        try:
+            with self._lock:
+                record = coordinator.plan_abort(id, reason)
+                if record is None and not coordinator.get(id).logged:
+                    coordinator.abort_unlogged(id, reason, self._now_ms())
+            if record is not None:
+                request = journal.request(record)
+                yield [request]
+                if request.error is not None:
+                    raise request.error
+                with self._lock:
+                    coordinator.apply(record)
+        finally:
+            journal.leave()
+        yield from self._carry_out_abort(entry)
+
+    def _carry_out_abort(self, entry: Entry) -> Steps[None]:
+        coordinator = self._coordinators[entry.id.coordinator][0]
+        for session in entry.sessions.values():
+            yield from session.rollback_steps()
+        for who in entry.enlisted.values():
+            who.ended(entry.id, False)
+        with self._lock:
+            if entry.reads is not None:
+                self._conflicts.end_read(entry.reads)
+            logged = coordinator.get(entry.id).logged
+        if logged:
+            yield from self._finish(coordinator, entry.id, wait=False)
+        self._drop(entry)
+
+    def _finished_commit(self, txn: Transaction) -> Timestamp:
+        """The answer to a commit that is repeated."""
+        if txn.state is TxnState.COMMITTED and txn.commit_timestamp is not None:
+            return txn.commit_timestamp
+        self._coordinator(txn.id).require_open(txn.id)
+        raise InvalidTransactionState(f"transaction {txn.id} is {txn.state}", state=txn.state)
+
+    def _finished_abort(self, txn: Transaction) -> None:
+        """The answer to an abort that is repeated."""
+        self._coordinator(txn.id).plan_abort(txn.id)
+
+    def expire(self) -> Steps[int]:
+        """Abort what is past its deadline; how many were."""
+        now = self._now_ms()
+        with self._lock:
+            late = [id for coordinator, _ in self._coordinators for id in coordinator.expired(now)]
+        return (yield from self._abort_all(late, TIMEOUT))
+
+    def fail_client(self, client: str) -> Steps[int]:
+        """Abort what a client left open whose lease is gone; how many were."""
+        with self._lock:
+            left = [id for coordinator, _ in self._coordinators for id in coordinator.fail_client(client)]
+        return (yield from self._abort_all(left, LEASE))
+
+    def _abort_all(self, ids: Sequence[TxnId], reason: str) -> Steps[int]:
+        count = 0
+        for id in ids:
+            try:
+                yield from self.abort(id, reason)
+                count += 1
+            except (InvalidTransactionState, TransactionNotFound):
+                continue  # It ended meanwhile.
+            except TidegateError as error:
+                _logger.warning("transaction %s could not be aborted and is tried again: %s", id, error)
+        return count

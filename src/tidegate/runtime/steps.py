@@ -1,0 +1,172 @@
+"""Steps: a procedure that waits for appends, written once and run by a thread, an event loop or the simulator.
+
+A procedure is a generator. It yields what it waits for, a list, and goes on when all of it is done; errors are on
+what was waited for. Between two yields it does not wait, so that it can hold a lock there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from functools import partial
+from threading import Event, Lock
+from typing import Any, Protocol, TypeVar
+
+from tidegate.errors import TidegateError
+from tidegate.runtime.pending import PendingAppend
+
+T = TypeVar("T")
+
+
+class Waitable(Protocol):
+    """Something that will be done."""
+
+    def begin(self) -> None:
+        """Start it without waiting, if it was not started; never raises."""
+
+    def wait(self) -> None:
+        """Start it and wait until it is done; never raises."""
+
+    def add_done_callback(self, callback: Callable[[Any], Any], /) -> None:
+        """Call `callback` once it is done."""
+
+
+Steps = Generator[Sequence[Waitable], None, T]
+
+
+class Request:
+    """An append that is handed over when somebody waits for it: a thread then writes it itself, if nobody else does."""
+
+    __slots__ = ("_begun", "_submit", "item", "refused")
+
+    def __init__(self, item: PendingAppend, submit: Callable[[PendingAppend, bool], None]) -> None:
+        """`submit(item, here)` hands it over; with `here` it may write in this thread, and returns when it is done."""
+        self.item = item
+        self._submit = submit
+        self._begun = False
+        self.refused: TidegateError | None = None
+        """Why it could not be handed over."""
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why it failed, once it is done."""
+        return self.refused if self.refused is not None else self.item.error
+
+    def begin(self) -> None:
+        self._start(False)
+
+    def wait(self) -> None:
+        self._start(True)
+        if self.refused is None:
+            self.item.exception()
+
+    def _start(self, here: bool) -> None:
+        if self._begun:
+            return
+        self._begun = True
+        try:
+            self._submit(self.item, here)
+        except TidegateError as error:
+            self.refused = error
+
+    def add_done_callback(self, callback: Callable[[Any], Any], /) -> None:
+        if self.refused is not None:
+            callback(self)
+        else:
+            self.item.add_done_callback(callback)
+
+
+class Under:
+    """An append that is on its way already."""
+
+    __slots__ = ("item",)
+
+    def __init__(self, item: PendingAppend) -> None:
+        self.item = item
+
+    @property
+    def error(self) -> BaseException | None:
+        return self.item.error
+
+    def begin(self) -> None:
+        pass
+
+    def wait(self) -> None:
+        self.item.exception()
+
+    def add_done_callback(self, callback: Callable[[Any], Any], /) -> None:
+        self.item.add_done_callback(callback)
+
+
+class Gate:
+    """Opened once by somebody else."""
+
+    def __init__(self) -> None:
+        self._event = Event()
+        self._lock = Lock()
+        self._callbacks: list[Callable[[Any], Any]] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self._event.is_set()
+
+    def open(self) -> None:
+        with self._lock:
+            self._event.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for each in callbacks:
+            each(self)
+
+    def begin(self) -> None:
+        pass
+
+    def wait(self) -> None:
+        self._event.wait()
+
+    def add_done_callback(self, callback: Callable[[Any], Any], /) -> None:
+        with self._lock:
+            if not self._event.is_set():
+                self._callbacks.append(callback)
+                return
+        callback(self)
+
+
+def run(steps: Steps[T]) -> T:
+    """Run a procedure in this thread."""
+    try:
+        while True:
+            waits = next(steps)
+            for each in waits[:-1]:
+                each.begin()
+            for each in reversed(waits):
+                each.wait()
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+
+
+async def run_async(steps: Steps[T]) -> T:
+    """Run a procedure in an event loop; nothing of it waits in the loop's thread."""
+    loop = asyncio.get_running_loop()
+    try:
+        while True:
+            waits = next(steps)
+            for each in waits:
+                each.begin()
+            for each in waits:
+                done: asyncio.Future[None] = loop.create_future()
+                each.add_done_callback(partial(_resolve, loop, done))
+                await done
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+
+
+def _resolve(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], _: object) -> None:
+    def resolve() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    with suppress(RuntimeError):  # The loop was closed: nobody waits any more.
+        loop.call_soon_threadsafe(resolve)
