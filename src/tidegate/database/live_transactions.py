@@ -11,7 +11,6 @@ from tidegate.database.commit_plan import ChannelPlan
 from tidegate.errors import Conflict, TransactionNotFound
 from tidegate.runtime.channel_txn import ChannelTxn
 from tidegate.runtime.channel_writer import ChannelWriter
-from tidegate.runtime.pending import PendingAppend
 from tidegate.runtime.pieces import Piece
 from tidegate.runtime.reservation import Reservation
 from tidegate.runtime.steps import Gate, Request, Steps, Under
@@ -99,6 +98,8 @@ class LiveTransactions:
         self._entries: dict[TxnId, Entry] = {}
         self._claims: dict[int, Gate] = {}
         self._turn = 0
+        self._ends: list[TxnId] = []
+        """Carried out everywhere, and not yet logged to be."""
 
     # -- one procedure at a time -----------------------------------------------------------------------------
 
@@ -168,30 +169,34 @@ class LiveTransactions:
         finally:
             journal.leave()
 
-    def _finish(self, coordinator: Coordinator, id: TxnId, *, wait: bool = True) -> Steps[None]:
-        """Log that the end was carried out everywhere. Without it the next owner looks once more."""
-        journal = self._coordinators[id.coordinator][1]
-        journal.enter()
+    def _finish(self, id: TxnId) -> None:
+        """The end was carried out everywhere. Logged with the next `write_ends`; the next owner looks once more."""
         with self._lock:
-            record = coordinator.plan_finish(id, self._now_ms())
-        if record is None:
-            journal.leave()
-            return
-        request = journal.request(record)
+            self._ends.append(id)
 
-        def settled(_: PendingAppend) -> None:
+    def write_ends(self) -> Steps[int]:
+        """Log which transactions have ended everywhere since the last time; how many."""
+        with self._lock:
+            ids, self._ends = self._ends, []
+        under_way: list[tuple[Coordinator, RecordLog, bytes, Request]] = []
+        for id in ids:
+            coordinator, journal = self._coordinators[id.coordinator]
+            journal.enter()
+            with self._lock:
+                record = coordinator.plan_finish(id, self._now_ms())
+            if record is None:
+                journal.leave()
+                continue
+            request = journal.request(record)
+            request.begin()
+            under_way.append((coordinator, journal, record, request))
+        yield [request for _, _, _, request in under_way]
+        for coordinator, journal, record, _ in under_way:
             # Whether it was logged or not: this owner has carried it out.
             with self._lock:
                 coordinator.apply(record)
             journal.leave()
-
-        request.item.on_settled = settled
-        if wait:
-            yield [request]
-        else:
-            request.begin()
-        if request.refused is not None:
-            settled(request.item)
+        return len(under_way)
 
     # -- writing ahead ---------------------------------------------------------------------------------------
 
@@ -219,16 +224,17 @@ class LiveTransactions:
             except Conflict:
                 continue  # A commit took a later timestamp meanwhile.
 
-    def _claim(self, entry: Entry, keys: Keys) -> Steps[Claim]:
+    def _claim(self, entry: Entry | None, keys: Keys) -> Steps[Claim]:
         """Claim the keys that are written, once nothing that was read can change any more.
 
         Raises: `Conflict`.
         """
         while True:
             with self._lock:
-                found = self._conflicts.try_commit(entry.reads, keys)
+                found = self._conflicts.try_commit(None if entry is None else entry.reads, keys)
                 if isinstance(found, Claim):
-                    entry.reads = None
+                    if entry is not None:
+                        entry.reads = None
                     return found
                 gate = self._claims.setdefault(found.claim.number, Gate())
             yield [gate]

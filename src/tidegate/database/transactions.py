@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import asdict
+from typing import Any
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.commit_plan import ChannelPlan, decode_plan, encode_plan, redo_of
@@ -66,7 +69,7 @@ class Transactions(LiveTransactions):
             for txn in coordinator.to_drive():
                 entry = self._entries[txn.id] = Entry(txn.id)
                 if txn.state is TxnState.COMMITTING:
-                    yield from self._finish(coordinator, txn.id)
+                    self._finish(txn.id)
                     self._drop(entry)
         for name, writer in sorted(self._channels.items()):
             for session in list(writer.sessions):
@@ -305,7 +308,7 @@ class Transactions(LiveTransactions):
                     "transaction %s is committed, and %r has still to write it: %s", id, name, request.error
                 )
         if not entry.holds:
-            yield from self._finish(coordinator, id, wait=False)
+            self._finish(id)
             self._drop(entry)
 
     def drive_on(self) -> Steps[int]:
@@ -316,6 +319,23 @@ class Transactions(LiveTransactions):
             yield from self._alone(entry.id, lambda e: self._drive(self._coordinators[e.id.coordinator][0], e))
         with self._lock:
             return sum(1 for each in self._entries.values() if each.holds)
+
+    def append_plain(self, channel: str, piece: Piece, keys: Keys = ()) -> Steps[Timestamp]:
+        """Append messages of one kind in one place, in no transaction; their Timestamp, the last one's if several."""
+        claim = yield from self._claim(None, keys)
+        try:
+            request = self._channels[channel].plain(piece)
+            yield [request]
+            if request.error is not None:
+                raise request.error
+        except (OutcomeUnknown, Unavailable):
+            raise  # Its keys stay claimed: whether they were written only the next owner can tell.
+        except BaseException:
+            self._release_claim(claim, None)
+            raise
+        timestamp = request.item.result().last_time_tick
+        self._release_claim(claim, timestamp)
+        return timestamp
 
     # -- abort -----------------------------------------------------------------------------------------------
 
@@ -361,7 +381,7 @@ class Transactions(LiveTransactions):
                 self._conflicts.end_read(entry.reads)
             logged = coordinator.get(entry.id).logged
         if logged:
-            yield from self._finish(coordinator, entry.id, wait=False)
+            self._finish(entry.id)
         self._drop(entry)
 
     def _finished_commit(self, txn: Transaction) -> Timestamp:
@@ -374,6 +394,49 @@ class Transactions(LiveTransactions):
     def _finished_abort(self, txn: Transaction) -> None:
         """The answer to an abort that is repeated."""
         self._coordinator(txn.id).plan_abort(txn.id)
+
+    # -- what is known -------------------------------------------------------------------------------------------
+
+    def committed_at(self, id: TxnId) -> Timestamp | None:
+        """When a transaction was committed, as far as its coordinator remembers."""
+        try:
+            with self._lock:
+                txn = self._coordinator(id).get(id)
+        except TransactionNotFound:
+            return None
+        return txn.commit_timestamp
+
+    def snapshot_of(self, coordinator: Coordinator) -> bytes:
+        """A coordinator's state."""
+        with self._lock:
+            coordinator.forget(self._now_ms())
+            return coordinator.snapshot()
+
+    def status(self) -> dict[str, Any]:
+        """Counts and the oldest open one, as data."""
+        with self._lock:
+            found = [coordinator.status() for coordinator, _ in self._coordinators]
+            undriven = sum(1 for each in self._entries.values() if each.holds)
+            conflicts = self._conflicts.status()
+        opened = [each for each in found if each.oldest_opened_ms is not None]
+        oldest = min(opened, key=lambda each: each.oldest_opened_ms or 0, default=None)
+        return {
+            "states": {str(state): sum(each.counts[state] for each in found) for state in TxnState},
+            "begun": sum(each.begun for each in found),
+            "committed": sum(each.committed for each in found),
+            "aborted": sum(each.aborted for each in found),
+            "expired": sum(each.expired for each in found),
+            "oldest_open": None if oldest is None else str(oldest.oldest_open),
+            "oldest_open_ms": None if oldest is None else oldest.oldest_opened_ms,
+            "committed_and_unwritten": undriven,
+            "conflict_window": asdict(conflicts),
+        }
+
+    def list(self) -> list[Transaction]:
+        """Every transaction that is known, live ones first."""
+        with self._lock:
+            found = [copy(txn) for coordinator, _ in self._coordinators for txn in coordinator.transactions()]
+        return sorted(found, key=lambda txn: (txn.state.has_ended, txn.opened_ms, txn.id))
 
     def expire(self) -> Steps[int]:
         """Abort what is past its deadline; how many were."""

@@ -114,6 +114,13 @@ class Batch:
             mask |= self.vchannel_ids == index
         return self.where(mask) if mask.any() else None
 
+    def index_of_txn(self, txn: bytes) -> int | None:
+        """Where the first message of a transaction stands; None when there is none."""
+        if self.txns is None:
+            return None
+        found = np.flatnonzero(self.txns == np.frombuffer(txn, "V16")[0])
+        return int(found[0]) if len(found) else None
+
     def messages(self) -> Iterator[Message]:
         """One message after the other. Rows become Python objects here and nowhere else."""
         names = self.vchannels

@@ -279,6 +279,11 @@ class Log:
         """What is known of every segment of a channel."""
         return facts(ChannelFiles(self._files, name))
 
+    @property
+    def metadata(self) -> MetadataStore:
+        """Where the few facts are kept that must be known before the log can be read."""
+        return self._store
+
     # Retention
 
     def pin(self, channel: str, name: str, position: Position) -> None:

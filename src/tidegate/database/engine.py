@@ -1,0 +1,282 @@
+"""`Engine`: a database in the process that owns it: its log, catalog, coordinators, topics and subscriptions.
+
+PATH/log/system    catalog and coordinators        PATH/log/data-N    shards of topics, subscriptions' acknowledgements
+
+Opening, in this order: the system channel is fenced and read, so that every decision of an older owner is known; then
+the data channels, each completing the decided commits it lacks before it ticks; then what was open goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Any, Final
+
+from tidegate.clock.timestamp import Timestamp
+from tidegate.database.clients import OWNER, Clients
+from tidegate.database.journal import Journal
+from tidegate.database.live_transactions import Keys, Writes
+from tidegate.database.settings import DatabaseSettings
+from tidegate.database.transactions import Transactions
+from tidegate.errors import TidegateError, WaitTimeout
+from tidegate.log.message import Message
+from tidegate.runtime.channel_writer import ChannelWriter
+from tidegate.runtime.log import Log
+from tidegate.runtime.steps import run
+from tidegate.topics.catalog import CATALOG_VCHANNEL, Catalog, Change, Topic
+from tidegate.topics.routing import place
+from tidegate.txn.conflicts import ConflictWindow
+from tidegate.txn.coordinator import Coordinator
+from tidegate.txn.coordinator_table import CoordinatorSettings
+from tidegate.txn.txn_id import TxnId
+
+_logger = logging.getLogger("tidegate.database")
+SYSTEM: Final = "system"
+_SHAPE: Final = "database/shape"
+_LOOK_EVERY_S: Final = 0.05
+
+
+class Engine:
+    """The one owner of a database. Its methods may be called from any thread."""
+
+    def __init__(self, path: str | Path, settings: DatabaseSettings | None = None, *, takeover: bool = False) -> None:
+        """Open or create the database at `path`.
+
+        Raises: `InUse` when another process owns it; what opening a `Log` raises.
+        """
+        self.path: Final = Path(path)
+        self.settings = settings or DatabaseSettings()
+        with ExitStack() as ends:
+            self.log: Final = ends.enter_context(Log(path, settings=self.settings.log, takeover=takeover))
+            self.channels, coordinators = self._shape()
+            self._catalog = Catalog()
+            self._catalog_lock = Lock()
+            self.log.channel(SYSTEM)
+            self._catalog_journal = Journal(self.log, SYSTEM, CATALOG_VCHANNEL, snapshot_every=1000)
+            self._catalog_journal.recover(self._restore_catalog, self._recover_catalog)
+            self._coordinators = [self._open_coordinator(number) for number in range(coordinators)]
+            self.transactions: Final = Transactions(
+                self._coordinators,
+                allocate=self.log.allocate,
+                conflicts=ConflictWindow(self.log.allocate(1), keys_max=self.settings.conflict_keys_max),
+                redo_bytes=self.settings.redo_bytes,
+            )
+            writers = {name: self._open_channel(name) for name in self.channels}
+            run(self.transactions.resume(writers))
+            self.clients: Final = Clients(time.monotonic)
+            self.clients.add(OWNER, OWNER, None)
+            self.on_catalog: list[Callable[[Change], None]] = []
+            """Told of every change of the catalog, after it is durable."""
+            self.on_client_gone: list[Callable[[str], None]] = []
+            """Told of every client that left or was given up, after its transactions were aborted."""
+            self._stop = Event()
+            self._thread = Thread(target=self._look_after, name="tidegate-database", daemon=True)
+            self._thread.start()
+            ends.callback(self._stop_thread)
+            self._ends = ends.pop_all()
+
+    def _shape(self) -> tuple[list[str], int]:
+        """The number of channels and coordinators, fixed when the database was created."""
+        store = self.log.metadata
+        found = store.get(_SHAPE)
+        if found is None:
+            shape = {"channels": self.settings.channels, "coordinators": self.settings.coordinators}
+            store.compare_and_set(_SHAPE, json.dumps(shape).encode(), expected=0)
+            found = store.get(_SHAPE)
+        shape = json.loads(found.value) if found is not None else {}
+        return [f"data-{number}" for number in range(shape["channels"])], int(shape["coordinators"])
+
+    def _restore_catalog(self, snapshot: bytes) -> None:
+        self._catalog = Catalog.restore(snapshot)
+
+    def _recover_catalog(self, record: bytes, message: Message) -> None:
+        self._catalog.apply(record, message.time_tick)
+
+    def _open_coordinator(self, number: int) -> tuple[Coordinator, Journal]:
+        settings = self.settings
+        coordinator = Coordinator(
+            number,
+            CoordinatorSettings(
+                timeout_default_ms=settings.transaction_timeout_ms,
+                timeout_max_ms=settings.transaction_timeout_max_ms,
+                active_max=settings.transactions_max,
+                remember_ms=settings.remember_ms,
+                remembered_max=settings.remembered_max,
+                plan_bytes_max=4 * settings.redo_bytes + (1 << 20),
+            ),
+        )
+        every = settings.snapshot_records
+        journal = Journal(self.log, SYSTEM, f"coordinator/{number}", snapshot_every=every)
+        journal.recover(coordinator.restore, lambda record, _: _ignore(coordinator.apply(record)))
+        return coordinator, journal
+
+    def _open_channel(self, name: str) -> ChannelWriter:
+        return self.log.channel(name, redo=lambda: self.transactions.redo_for(name))
+
+    # -- catalog ---------------------------------------------------------------------------------------------
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._catalog
+
+    def change_catalog(self, plan: Callable[[Catalog], bytes | None]) -> Change | None:
+        """Plan a change, make it durable, apply it; None when the plan says that there is nothing to do."""
+        journal = self._catalog_journal
+        journal.enter()
+        try:
+            with self._catalog_lock:  # One at a time: changes are rare.
+                record = plan(self._catalog)
+                if record is None:
+                    return None
+                request = journal.request(record)
+                request.wait()
+                if request.error is not None:
+                    raise request.error
+                change = self._catalog.apply(record, request.item.result().time_tick)
+        finally:
+            journal.leave()
+        if change is not None:
+            for told in self.on_catalog:
+                told(change)
+        return change
+
+    def topic(self, name: str) -> Topic:
+        """A topic by its name.
+
+        Raises: `NotFound`.
+        """
+        with self._catalog_lock:
+            return self._catalog.topic(name)
+
+    def channel_of(self, topic_id: int, shard: int) -> str:
+        """The channel that a shard of a topic lies in."""
+        return self.channels[place(topic_id, shard, len(self.channels))]
+
+    # -- transactions ----------------------------------------------------------------------------------------
+
+    def begin(self, client: str = OWNER, timeout_ms: int | None = None) -> TxnId:
+        """Begin a transaction."""
+        self.clients.check(client)
+        return self.transactions.begin(client, timeout_ms)
+
+    def commit(self, id: TxnId, writes: Writes, keys: Keys = ()) -> Timestamp:
+        """Commit it; see `Transactions.commit`."""
+        return run(self.transactions.commit(id, writes, keys))
+
+    def write_ahead(self, id: TxnId, writes: Writes) -> None:
+        """Write messages of it ahead of its commit."""
+        run(self.transactions.write_ahead(id, writes))
+
+    def abort(self, id: TxnId, reason: str = "") -> None:
+        """Abort it."""
+        run(self.transactions.abort(id, reason))
+
+    def find_commit(self, id: TxnId, channels: Sequence[str]) -> Timestamp | None:
+        """When a transaction was committed, found in the log: for one whose owner died before it could answer.
+
+        Nobody but this process can write to the channels any more, so what is not there will never be.
+        """
+        found = self.transactions.committed_at(id)
+        if found is not None:
+            return found
+        raw = id.to_bytes16()
+        for name in channels:
+            writer = self.log.channel(name, create=False)
+            tick = writer.latest_tick.time_tick
+            with self.log.transaction_reader(name, after=Timestamp(id.counter - 1)) as reader:
+                while reader.after < tick and (delivery := reader.read(10.0)) is not None:
+                    for batch in delivery.batches:
+                        at = batch.index_of_txn(raw)
+                        if at is not None:
+                            return Timestamp(int(batch.time_ticks[at]))
+        return None
+
+    def send(self, writes: Writes, keys: Keys = ()) -> Timestamp:
+        """Append messages without a transaction of the caller's: all of them become visible together.
+
+        One message in one place is a plain append; more are a transaction of their own.
+        """
+        pieces = [(name, piece) for name, each in writes.items() for piece in each]
+        if len(pieces) != 1:
+            return self.commit(self.begin(), writes, keys)
+        name, piece = pieces[0]
+        return run(self.transactions.append_plain(name, piece, keys))
+
+    def wait_until_visible(self, timestamp: Timestamp, timeout_s: float = 10.0) -> None:
+        """Wait until every channel has ticked past `timestamp`, asking for the ticks now.
+
+        Raises: `WaitTimeout`, naming the channel.
+        """
+        deadline = time.monotonic() + timeout_s
+        for name in self.channels:
+            writer = self.log.channel(name, create=False)
+            while writer.latest_tick.time_tick < timestamp:
+                writer.tick()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise WaitTimeout(
+                        f"channel {name!r} has come to {writer.latest_tick.time_tick} and not to {timestamp} within"
+                        f" {timeout_s} s; `tidegate transactions` and `tidegate log show` say what holds it"
+                    )
+                writer.wait_for_tick(int(timestamp) - 1, min(left, 0.05))
+
+    # -- looking after ---------------------------------------------------------------------------------------
+
+    def client_gone(self, client: str, *, lost: bool) -> None:
+        """A client has left, or was silent for too long: what it holds is given to others."""
+        self.clients.remove(client)
+        count = run(self.transactions.fail_client(client))
+        if lost:
+            _logger.warning("client %s was silent for too long; %d of its transactions were aborted", client, count)
+        for told in self.on_client_gone:
+            told(client)
+
+    def _look_after(self) -> None:
+        while not self._stop.wait(_LOOK_EVERY_S):
+            for work in (self._expire, self._snapshots):
+                try:
+                    work()
+                except TidegateError as error:
+                    _logger.warning("%s: %s", self.path, error)
+                except Exception:
+                    _logger.exception("%s: background work met a defect", self.path)
+
+    def _expire(self) -> None:
+        run(self.transactions.expire())
+        run(self.transactions.drive_on())
+        run(self.transactions.write_ends())
+        for client in self.clients.take_silent():
+            self.client_gone(client, lost=True)
+
+    def _snapshots(self) -> None:
+        for coordinator, journal in self._coordinators:
+            if journal.wants_snapshot():
+                journal.snapshot(lambda each=coordinator: self.transactions.snapshot_of(each))  # type: ignore[misc]
+        if self._catalog_journal.wants_snapshot():
+            self._catalog_journal.snapshot(lambda: self._catalog.snapshot())
+
+    def _stop_thread(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        run(self.transactions.write_ends())
+
+    def status(self) -> dict[str, Any]:
+        """The state of the database, as data."""
+        return {
+            "path": str(self.path),
+            "clients": [{"id": each.id, "name": each.name} for each in self.clients.all()],
+            "transactions": self.transactions.status(),
+        }
+
+    def close(self) -> None:
+        """Stop owning the database. Open transactions that were logged can go on with the next owner."""
+        self._ends.close()
+
+
+def _ignore(_: object) -> None:
+    pass
