@@ -13,12 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tidegate.clock.timestamp import LOGICAL_BITS
+from tidegate.errors import Closed
 from tidegate.log.message import Message, Term
 from tidegate.ports.files import File, Files
 from tidegate.ports.tail import Tail
 from tidegate.runtime.channel_reader import ChannelReader, TailSource
 from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.file_cursor import ChannelFiles
+from tidegate.runtime.opening import Redo
 from tidegate.runtime.sealer import seal
 from tidegate.runtime.settings import LogSettings
 from tidegate.runtime.transaction_reader import TransactionReader
@@ -81,6 +84,11 @@ class CountingOracle:
             self._next += count
             return first
 
+    def pass_ms(self, ms: int) -> None:
+        """Let time go by."""
+        with self._lock:
+            self._next += ms << LOGICAL_BITS
+
 
 class MemorySlot:
     def __init__(self) -> None:
@@ -137,6 +145,10 @@ class FailingFiles:
         number = self.rule(call, path)
         if number is not None:
             raise OSError(number, os.strerror(number))
+
+    def count(self, call: str) -> int:
+        """How often it was called so far."""
+        return sum(1 for each, _ in self.calls if each == call)
 
     @contextmanager
     def failing(self, number: int, *calls: str, after: int = 0, only: str = "") -> Iterator[None]:
@@ -236,16 +248,31 @@ class Rig:
     directory: str = "c"
     opened: list[Any] = field(default_factory=list)
     term: int = 0
+    deferred: bool = False
+    """Whether appends wait until somebody calls `commit_all`."""
 
     def __post_init__(self) -> None:
         self.files = FailingFiles(LocalFiles(self.root))
         self.files.make_dir(self.directory)
 
-    def writer(self, term: int | None = None, *, start: bool = False, **settings: Any) -> ChannelWriter:
-        """A writer of the next term. Without `start` only threads that wait write."""
+    def writer(
+        self,
+        term: int | None = None,
+        *,
+        start: bool = False,
+        inline: bool = False,
+        redo: Callable[[], Sequence[Redo]] = tuple,
+        **settings: Any,
+    ) -> ChannelWriter:
+        """A writer of the next term. Without `start` only threads that wait write; with `inline` whoever hands over
+        an append writes it before he goes on, unless `deferred` is set."""
         self.term = self.term + 1 if term is None else term
         settings.setdefault("segment_bytes", SMALL_SEGMENT)
-        schedule = None if start else (lambda: None)
+
+        def schedule() -> None:
+            if inline and not self.deferred:
+                commit_all(writer)
+
         writer = ChannelWriter(
             "c",
             Term(self.term),
@@ -255,7 +282,8 @@ class Rig:
             allocate=self.oracle.allocate,
             wall_ms=lambda: 1_700_000_000_000,
             settings=LogSettings(**settings),
-            schedule=schedule,
+            redo=redo,
+            schedule=None if start else schedule,
         )
         if start:
             writer.start()
@@ -294,6 +322,16 @@ class Rig:
         while closed:
             done += seal(self.files, self.directory, closed.pop(0)) is not None
         return done
+
+    def crash(self) -> None:
+        """The process that wrote is gone: nothing is finished, ticked or closed any more."""
+        for each in self.opened:
+            if isinstance(each, ChannelWriter) and each._closed is None:
+                each._closed = Closed("the process is gone")
+                each._thread, thread = None, each._thread
+                if thread is not None:
+                    each._work.put(False)
+                    thread.join(10)
 
     def path(self, name: str) -> Path:
         return self.root / self.directory / name

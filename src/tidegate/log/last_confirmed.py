@@ -7,10 +7,12 @@ transactions included, lies at or behind L.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
-from typing import Protocol
+from heapq import heapify, heappop, heappush
+from typing import Final, Protocol
 
 from tidegate.log.message import Position
+
+_SLACK: Final = 64
 
 
 class Session(Protocol):
@@ -54,6 +56,8 @@ class LastConfirmed:
         self._first: dict[int, int] = {}
         """The smallest position noted for a transaction, by its identity, while it is in `_open`."""
         self._entries = 0
+        self._open_once = 0
+        """How many of `_open` counted when all of them were looked at last."""
 
     def __len__(self) -> int:
         """Appends and transactions it waits for."""
@@ -91,11 +95,24 @@ class LastConfirmed:
         if safe > self.resume:
             self.resume = Position(safe)
         opened = self._open
-        while opened and (self._first.get(id(opened[0][2])) != opened[0][0] or opened[0][2].is_resolved(confirmed)):
-            first, _, session = heappop(opened)
-            if self._first.get(id(session)) == first:
-                del self._first[id(session)]
+        while opened and not self._is_unresolved(opened[0], confirmed):
+            heappop(opened)
+        if len(opened) > 2 * self._open_once + _SLACK:
+            # One old transaction at the top would keep all that came and went behind it.
+            opened[:] = [each for each in opened if self._is_unresolved(each, confirmed)]
+            heapify(opened)
+            self._open_once = len(opened)
         held = min(safe, opened[0][0]) if opened else safe
         if held > self.position:
             self.position = Position(held)
         return self.position
+
+    def _is_unresolved(self, entry: tuple[int, int, Session], confirmed: int) -> bool:
+        """Whether the entry still counts; if not, it goes."""
+        first, _, session = entry
+        if self._first.get(id(session)) != first:
+            return False  # The transaction has an entry at a smaller position, or none any more.
+        if session.is_resolved(confirmed):
+            del self._first[id(session)]
+            return False
+        return True

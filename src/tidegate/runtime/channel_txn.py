@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.errors import Fenced, InvalidTransactionState, OutcomeUnknown, TidegateError, TransactionAborted
+from tidegate.errors import (
+    Backpressure,
+    Fenced,
+    InvalidTransactionState,
+    OutcomeUnknown,
+    Retryable,
+    TidegateError,
+    TransactionAborted,
+)
 from tidegate.log.message import MessageType
 from tidegate.runtime.pending import Appended, PendingAppend
 from tidegate.runtime.pieces import Piece
@@ -32,7 +40,8 @@ class ChannelTxn:
     def __init__(self, writer: ChannelWriter, session: Session) -> None:
         self._writer = writer
         self.session: Final = session
-        self._pending: list[PendingAppend] = []
+        self._pending: dict[int, PendingAppend] = {}
+        """What is on its way, and what has failed without its sender having been told. The mutex covers it."""
 
     @property
     def id(self) -> bytes:
@@ -64,14 +73,16 @@ class ChannelTxn:
         item.on_settled = self._landed
         with writer.mutex:
             session.add(int(writer.allocate(1)), piece.vchannel)
+            self._pending[id(item)] = item
         try:
             writer.submit(item, timeout_s)
-        except BaseException:
+        except BaseException as error:
             with writer.mutex:
                 session.fail_body()
+                del self._pending[id(item)]
+                item.error, item.is_done = error, True  # Whoever ends the transaction may wait for it already.
+            item.wake()
             raise
-        self._pending = [each for each in self._pending if not each.is_done]
-        self._pending.append(item)
         return item
 
     def append(
@@ -82,29 +93,45 @@ class ChannelTxn:
         kind: MessageType = MessageType.INSERT,
         timeout_s: float | None = None,
     ) -> Appended:
-        """`append_async`, and wait until it is durable."""
-        return self.append_async(vchannel, payload, kind=kind, timeout_s=timeout_s).result(timeout_s)
+        """`append_async`, and wait until it is durable. If the error is `Retryable` it may be repeated."""
+        item = self.append_async(vchannel, payload, kind=kind, timeout_s=timeout_s)
+        try:
+            return item.result(timeout_s)
+        except Retryable:
+            if item.is_done:
+                with self._writer.mutex:
+                    self._pending.pop(id(item), None)
+            raise
 
     def _landed(self, item: PendingAppend) -> None:
         """Called under the mutex, before anybody learns that the append is done."""
+        session = self.session
         if item.error is not None:
-            self.session.fail_body()
+            session.fail_body()
+            return
+        del self._pending[id(item)]
+        if session.first_position is None:
+            session.fail_body()  # It was written, but the BEGIN before it was not: the transaction has failed.
         else:
-            self.session.done(item.first_tick + item.count - 1, item.position, item.count, item.size)
+            session.done(item.first_tick + item.count - 1, item.position, item.count, item.size)
 
     @property
     def pending(self) -> list[PendingAppend]:
         """Messages that are on their way."""
-        return [each for each in self._pending if not each.is_done]
+        with self._writer.mutex:
+            return [each for each in self._pending.values() if not each.is_done]
 
     def settle(self) -> None:
         """Wait for every message on its way.
 
         Raises: what the first one that failed failed with. The transaction can then only be rolled back.
         """
-        pending, self._pending = self._pending, []
-        for each in pending:
-            each.result()
+        while True:
+            with self._writer.mutex:
+                each = next(iter(self._pending.values()), None)
+            if each is None:
+                return
+            each.result()  # What failed stays, so that no later commit goes without it.
 
     def hold(self, vchannels: Sequence[str] = (), count: int = 0, timeout_s: float | None = None) -> Reservation:
         """Take the place in time of the commit and of `count` more messages that come with it.
@@ -117,10 +144,19 @@ class ChannelTxn:
         held = writer.reserve(places, count=count + 1, session=session, timeout_s=timeout_s)
         try:
             with writer.mutex:
-                session.request_commit(int(held.time_tick) + count)
+                waits = session.request_commit(int(held.time_tick) + count)
         except TidegateError:
             held.release()
             raise
+        if waits:  # Another thread has sent some since.
+            try:
+                self.settle()
+                if session.in_flight:
+                    raise Backpressure(f"{session}: messages sent through another handle are on their way; try again")
+            except TidegateError:
+                held.release()
+                self.commit_failed()
+                raise
         return held
 
     def commit(self, pieces: Sequence[Piece] = (), *, timeout_s: float | None = None) -> Appended:
@@ -137,8 +173,14 @@ class ChannelTxn:
         session = self.session
         try:
             done = held.commit_async(session.id, pieces, at=at, runs=session.runs).result()
-        except (OutcomeUnknown, Fenced):
+        except Fenced:
             raise  # It may be part of the log.
+        except OutcomeUnknown:
+            # Before the next write the log is cut where it was last good, so no tick can pass the commit unnoticed.
+            # The place is given back: it would hold up all others for good.
+            held.release()
+            self.committed(session.end_tick or 0)
+            raise
         except TidegateError:
             held.release()
             self.commit_failed()

@@ -37,6 +37,11 @@ class Leader(Committer):
         thread = Thread(target=self._run, name=f"tidegate-{self.name}", daemon=True)
         thread.start()
         self._thread = thread
+        with self._mutex:  # The ends of transactions that expired while nobody had the channel open.
+            lead = bool(self._queue) and not self._writing
+            self._writing = self._writing or lead
+        if lead:
+            self._schedule()
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Refuse new appends, finish those under way, and stop."""
