@@ -219,6 +219,8 @@ class ChannelWriter(Leader):
         """
         deadline = None if timeout_s is None else self._monotonic() + timeout_s
         names = (vchannel,) if isinstance(vchannel, str) else tuple(dict.fromkeys(vchannel))
+        if count < 1 or not names:
+            raise InvalidArgument("a reservation is for at least one message in at least one virtual channel")
         for name in names:
             self._requests.check_place(name)
         with self._mutex:

@@ -76,8 +76,8 @@ class Reservation:
         """
         request = self.commit(txn, pieces, at=at, runs=runs)
         request.begin()
-        if request.item.held is None and request.error is not None:
-            raise request.error
+        if request.error is not None and not request.item.is_done:
+            raise request.error  # It was refused, and nobody will ever say that it is done.
         return request.item
 
     def commit(
@@ -89,6 +89,11 @@ class Reservation:
         if item.count != held.count:
             raise InvalidArgument(
                 f"the reservation at {self.time_tick} is for {held.count} messages, not for {item.count}"
+            )
+        if held.moved and at != held.moved:
+            raise InvalidArgument(
+                f"the commit at the reservation of {self.time_tick} was tried at {Timestamp(held.moved)};"
+                f" try it again at the same"
             )
         if at is not None and not held.moved:
             self._writer._check_at(held, at)

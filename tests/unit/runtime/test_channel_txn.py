@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -23,6 +24,7 @@ from tidegate.errors import (
     TransactionExpired,
 )
 from tidegate.log.message import ALL_VCHANNELS, MessageType
+from tidegate.runtime.channel_txn import ChannelTxn
 from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.log import Log
 from tidegate.runtime.pieces import Piece
@@ -81,7 +83,7 @@ def test_after_its_end_it_takes_neither_messages_nor_another_end(rig: Rig) -> No
         txn = writer.begin(txn_id(number), "a")
         txn.append("a", end.encode())
         getattr(txn, end)()
-        for call in (lambda: txn.append("a", b"late"), txn.commit, txn.rollback):
+        for call in (partial(txn.append, "a", b"late"), txn.commit, txn.rollback):
             with pytest.raises(InvalidTransactionState):
                 call()
     tick(writer)
@@ -265,7 +267,7 @@ def test_an_exclusive_append_fails_those_open_in_its_virtual_channel_and_no_othe
         txn.append(name, name.encode())
     writer.append("a", b"ddl", kind=MessageType.DDL)
     for name in "ab":
-        for call in (lambda: txns[name].append("c", b"late"), txns[name].commit, txns[name].rollback):
+        for call in (partial(txns[name].append, "c", b"late"), txns[name].commit, txns[name].rollback):
             with pytest.raises(TransactionAborted, match="DDL in 'a'"):
                 call()
         with pytest.raises(TransactionAborted, match="DDL in 'a'"):
@@ -278,7 +280,7 @@ def test_an_exclusive_append_fails_those_open_in_its_virtual_channel_and_no_othe
 
 def test_an_exclusive_append_on_all_fails_every_open_transaction(rig: Rig) -> None:
     writer = rig.writer(inline=True)
-    txns = [writer.begin(txn_id(number), "v%d" % number) for number in range(3)]
+    txns = [writer.begin(txn_id(number), f"v{number}") for number in range(3)]
     writer.append(ALL_VCHANNELS, b"ddl", kind=MessageType.DDL)
     for txn in txns:
         with pytest.raises(TransactionAborted, match="every virtual channel"):
@@ -443,22 +445,21 @@ def test_one_that_was_fenced_while_committing_is_decided_by_the_new_term(rig: Ri
 def test_messages_of_many_threads_are_all_in_or_refused(rig: Rig) -> None:
     """A commit that begins while other threads send takes what was accepted before, and refuses the rest."""
     writer = rig.writer(start=True, segment_bytes=8 << 20)
+
+    def send(txn: ChannelTxn, name: int, go: threading.Barrier, accepted: list[bytes]) -> None:
+        go.wait()
+        for at in range(200):
+            body = b"%s.%d.%d" % (txn.id, name, at)
+            try:
+                txn.append_async("a", body)
+            except InvalidTransactionState:
+                return
+            accepted.append(body)
+
     for round_ in range(20):
-        txn = writer.begin(txn_id(round_), "a")
+        txn, go = writer.begin(txn_id(round_), "a"), threading.Barrier(4)
         accepted: list[bytes] = []
-        go = threading.Barrier(4)
-
-        def send(name: int) -> None:
-            go.wait()
-            for at in range(200):
-                body = b"%d.%d.%d" % (round_, name, at)
-                try:
-                    txn.append_async("a", body)
-                except InvalidTransactionState:
-                    return
-                accepted.append(body)
-
-        threads = [threading.Thread(target=send, args=(each,)) for each in range(3)]
+        threads = [threading.Thread(target=send, args=(txn, each, go, accepted)) for each in range(3)]
         for each in threads:
             each.start()
         go.wait()
