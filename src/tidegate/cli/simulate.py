@@ -17,7 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tidegate.sim.bugs import BUGS
-from tidegate.sim.world import Outcome, World
+from tidegate.sim.stage import Outcome
+from tidegate.sim.world import World
 from tidegate.sim.world import simulate as run_one
 
 

@@ -6,49 +6,24 @@ promised must come about (liveness). One seed decides all of it.
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import logging
-import re
-import traceback
-from collections import Counter
-from dataclasses import dataclass
 from random import Random
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.errors import Corruption, NotLeader, OutcomeUnknown, StoreUnavailable, TidegateError
+from tidegate.errors import Corruption, NotLeader, TidegateError
 from tidegate.log.message import NO_POSITION, Position, Tick
 from tidegate.runtime.channel_reader import ChannelReader, TailSource
 from tidegate.runtime.file_cursor import ChannelFiles, FileCursor
 from tidegate.runtime.settings import Durability, LogSettings
 from tidegate.runtime.verify import verify
 from tidegate.sim.auditor import Auditor, Violation
-from tidegate.sim.disk import SimDisk, SimFiles
-from tidegate.sim.faults import Crash, FaultPlan
-from tidegate.sim.machine import SimClock, SimTail
+from tidegate.sim.disk import SimFiles
+from tidegate.sim.faults import Crash
+from tidegate.sim.machine import SimTail
 from tidegate.sim.node import Node
-from tidegate.stores.memory_metadata import MemoryMetadataStore, MemoryState
+from tidegate.sim.stage import Outcome, Stage, never
+from tidegate.stores.memory_metadata import MemoryMetadataStore
 
 CHANNELS = ("c0", "c1")
-_TROUBLE = 25
-"""Disk operations after an error during which a crash is more likely."""
-_NUMBERS = re.compile(r"\d+")
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run ended."""
-
-    seed: int
-    digest: str
-    """Of everything that happened: the same seed gives the same digest."""
-    steps: int
-    acknowledged: int
-    deliveries: int
-    crashes: int
-    violation: str | None
-    trace: tuple[str, ...]
-    marks: Counter[str]
 
 
 class FollowingReader:
@@ -65,7 +40,7 @@ class FollowingReader:
     def poll(self) -> str:
         world = self._world
         if self.reader is None:
-            files = ChannelFiles(SimFiles(world.disk, _never), self.channel)
+            files = ChannelFiles(SimFiles(world.disk, never), self.channel)
             source = TailSource(files, world.tails[self.channel], is_written=world.is_written)
             position, after = Position(self._position), Timestamp(self._after)
             self.reader = ChannelReader(
@@ -88,17 +63,11 @@ class FollowingReader:
             self._position = 0
 
 
-class World:
+class World(Stage[Node, FollowingReader]):
     """One run."""
 
     def __init__(self, seed: int, *, steps: int = 700, keep_trace: bool = False) -> None:
-        self.seed = seed
-        self.rng = Random(seed)
-        self.plan = FaultPlan.draw(self.rng)
-        self._steps = steps
-        self.clock = SimClock(1_750_000_000_000)
-        self.disk = SimDisk(Random(self.rng.getrandbits(64)))
-        self.state = MemoryState()
+        super().__init__(seed, steps=steps, keep_trace=keep_trace)
         self.tails = {name: SimTail() for name in CHANNELS}
         self._whole = self.plan.durability is Durability.SYNC
         self.auditor = Auditor(list(CHANNELS), all_durable=self._whole)
@@ -113,48 +82,10 @@ class World:
             in_flight_bytes_max=1 << 20,
             buffer_bytes_max=self.rng.choice((2_000, 20_000, 1 << 20)),
         )
-        self.nodes: list[Node] = []
         self.readers = [FollowingReader(self, f"follower of {name}", name) for name in CHANNELS]
-        self.faulty = True
-        self.crashes = 0
-        self._born = 0
-        self._nested = False
-        self._trouble = 0
-        self._running: Node | None = None
-        self._digest = hashlib.blake2b(digest_size=16)
-        self._trace: list[str] = []
-        self._keep_trace = keep_trace
-        self.marks: Counter[str] = Counter()
-        """What happened how often, so that a test can tell that it happened at all."""
 
-    def note(self, text: str) -> None:
-        self._digest.update(text.encode())
-        self.marks[_mark(text)] += 1
-        self._trace.append(text)
-        if len(self._trace) > 400 and not self._keep_trace:
-            del self._trace[:200]
-
-    def is_written(self) -> bool:
-        return bool(self.nodes)
-
-    def run(self) -> Outcome:
-        """Run to the end, or to the first broken promise."""
-        violation = None
-        logging.getLogger("tidegate").setLevel(logging.CRITICAL)
-        try:
-            for _ in range(self._steps):
-                self._step()
-            self._recover()
-            self._check_end()
-        except Violation as found:
-            violation = str(found)
-        except Exception as error:
-            violation = f"defect: {type(error).__name__}: {error}"
-            self.note(traceback.format_exc())
-        return Outcome(
-            self.seed, self._digest.hexdigest(), self._steps, self.auditor.acknowledged, self.auditor.deliveries,
-            self.crashes, violation, tuple(self._trace), self.marks,
-        )  # fmt: skip
+    def counts(self) -> tuple[int, int]:
+        return self.auditor.acknowledged, self.auditor.deliveries
 
     # The scheduler
 
@@ -190,33 +121,6 @@ class World:
             self.note(f"{node.name} hangs")
         else:
             self._run(node)
-
-    def _weather(self) -> None:
-        rng, plan = self.rng, self.plan
-        if rng.random() < plan.clock_jump:
-            jump = rng.choice((-3_600_000, -5_000, -200, 500, 60_000, 86_400_000))
-            self.clock.jump(jump)
-            self.note(f"the wall clock jumps by {jump}")
-        if rng.random() < plan.clock_stands:
-            self.clock.stands = not self.clock.stands
-        if rng.random() < plan.disk_full:
-            self.disk.full = not self.disk.full
-            self.note("the disk is full" if self.disk.full else "the disk has room")
-
-    def _run(self, node: Node) -> None:
-        before, self._running = self._running, node
-        try:
-            self.note(f"{node.name} {node.step()}")
-        except Crash as crash:
-            self._crashed(node, crash)
-        finally:
-            self._running = before
-
-    def _crashed(self, node: Node, crash: Crash) -> None:
-        if crash.power:
-            self._lose_power()
-        else:
-            self._kill(node, "killed inside a step")
 
     def _start_node(self) -> None:
         rng = self.rng
@@ -259,20 +163,6 @@ class World:
         finally:
             self._running = before
 
-    def _forget(self, node: Node) -> None:
-        if node in self.nodes:
-            self.nodes.remove(node)
-
-    def _kill(self, node: Node, how: str) -> None:
-        self.crashes += 1
-        self.note(f"{node.name} is {how}")
-        self._forget(node)
-        self._die(node)
-
-    def _die(self, node: Node) -> None:
-        """The kernel takes a dead process's locks away, and the store notices."""
-        self.state.owner_died(node.name)
-
     def _lose_power(self) -> None:
         self.crashes += 1
         self.note("power is lost")
@@ -288,7 +178,7 @@ class World:
 
     def _look_at_files(self, name: str) -> None:
         """Tell the auditor what a loss of power left of a channel, before anybody opens it."""
-        channel = ChannelFiles(SimFiles(self.disk, _never), name)
+        channel = ChannelFiles(SimFiles(self.disk, never), name)
         found: dict[int, int] = {}
         last = 0
         try:
@@ -303,67 +193,6 @@ class World:
         gone = self.auditor.power_was_lost(name, found, max([last, *found.values()]))
         if gone:
             self.note(f"{name} has lost {gone} messages")
-
-    # Faults inside a step
-
-    def _disk_hook(self, node: Node, operation: str, path: str, done: bool) -> None:
-        rng, plan = self.rng, self.plan
-        if not self.faulty:
-            return
-        self._interleave(node)
-        if node not in self.nodes and self._running is not node:
-            return
-        chance = plan.crash_inside
-        if chance and self._trouble:
-            # Where one thing has gone wrong, the next soon does.
-            self._trouble -= 1
-            chance = max(chance, 0.04)
-        if rng.random() < chance:
-            raise Crash(power=bool(plan.power_loss) and rng.random() < 0.5)
-        if done:
-            return
-        if operation in ("write", "create", "rename", "truncate") and rng.random() < plan.write_error:
-            self._trouble = _TROUBLE
-            raise OSError(rng.choice((errno.EIO, errno.ENOSPC)), "simulated", path)
-        if operation in ("sync", "sync_dir") and rng.random() < plan.sync_error:
-            self._trouble = _TROUBLE
-            raise OSError(errno.EIO, "simulated", path)
-
-    def _interleave(self, node: Node) -> None:
-        """Let another process run in the middle of this one's step."""
-        if self._nested or self.rng.random() >= self.plan.interleave:
-            return
-        self._nested = True
-        try:
-            others = [other for other in self.nodes if other is not node and not other.paused_until]
-            if others:
-                self._run_nested(self.rng.choice(others))
-            elif node.zombie and self.rng.random() < 0.3:
-                self._start_node()
-            else:
-                self.rng.choice(self.readers).poll()
-        finally:
-            self._nested = False
-
-    def _run_nested(self, node: Node) -> None:
-        before, self._running = self._running, node
-        try:
-            self.note(f"{node.name} meanwhile {node.step()}")
-        except Crash as crash:
-            if crash.power:
-                raise
-            self._kill(node, "killed meanwhile")
-        finally:
-            self._running = before
-
-    def _store_fault(self, operation: str, key: str, done: bool) -> None:
-        if not self.faulty or self.rng.random() >= self.plan.store_error:
-            return
-        writes = operation in ("compare_and_set", "acquire", "renew")
-        if done and writes:
-            raise OutcomeUnknown(f"simulated: {operation} of {key}")
-        if not done:
-            raise StoreUnavailable(f"simulated: {operation} of {key}")
 
     # Liveness
 
@@ -442,7 +271,7 @@ class World:
                 node.seal_one(channel)
         self._kill(node, "closed")
         for name in CHANNELS:
-            files = SimFiles(self.disk, _never)
+            files = SimFiles(self.disk, never)
             checked = verify(ChannelFiles(files, name), name)
             if checked.problems:
                 raise Violation(f"survival: {name} is damaged: {checked.problems}")
@@ -452,15 +281,6 @@ class World:
                 pass
             if fresh.reader is None or fresh.reader.after < target:
                 raise Violation(f"liveness: a fresh reader of {name} did not reach tick {target}")
-
-
-def _mark(text: str) -> str:
-    """What a note says, without names and numbers."""
-    return _NUMBERS.sub("#", text.partition(": simulated")[0])
-
-
-def _never(operation: str, path: str, *, done: bool) -> None:
-    """No faults."""
 
 
 def simulate(seed: int, *, steps: int = 700) -> Outcome:
