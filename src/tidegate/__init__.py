@@ -11,12 +11,16 @@ from tidegate.errors import TidegateError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tidegate.database.database import Database
+    from tidegate.database.settings import DatabaseSettings
     from tidegate.runtime.log import Log, LogFiles
     from tidegate.runtime.settings import Durability, LogSettings
 
 __version__ = "0.1.0"
 
 _ON_USE: Final = {
+    "Database": "tidegate.database.database",
+    "DatabaseSettings": "tidegate.database.settings",
     "Durability": "tidegate.runtime.settings",
     "Log": "tidegate.runtime.log",
     "LogFiles": "tidegate.runtime.log",
@@ -35,6 +39,13 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
+def open(path: str | Path, *, settings: DatabaseSettings | None = None, name: str | None = None) -> Database:
+    """Open or create the database at `path`, or reach it through the process that has it open; see `Database`."""
+    from tidegate.database.database import Database
+
+    return Database(path, settings=settings, name=name)
+
+
 def open_log(path: str | Path, *, settings: LogSettings | None = None, takeover: bool = False) -> Log:
     """Open or create the log at `path` for writing; see `Log`."""
     from tidegate.runtime.log import Log
@@ -50,12 +61,15 @@ def read_log(path: str | Path) -> LogFiles:
 
 
 __all__ = [
+    "Database",
+    "DatabaseSettings",
     "Durability",
     "Log",
     "LogFiles",
     "LogSettings",
     "TidegateError",
     "Timestamp",
+    "open",
     "open_log",
     "read_log",
 ]

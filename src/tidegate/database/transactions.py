@@ -320,6 +320,16 @@ class Transactions(LiveTransactions):
         with self._lock:
             return sum(1 for each in self._entries.values() if each.holds)
 
+    def send(self, client: str, writes: Writes, keys: Keys = ()) -> Steps[Timestamp]:
+        """Append messages without a transaction of the caller's: all of them become visible together.
+
+        One message, or a batch, in one place is a plain append; more are a transaction of their own.
+        """
+        pieces = [(name, piece) for name, each in writes.items() for piece in each]
+        if len(pieces) == 1:
+            return self.append_plain(*pieces[0], keys)
+        return self.commit(self.begin(client), writes, keys)
+
     def append_plain(self, channel: str, piece: Piece, keys: Keys = ()) -> Steps[Timestamp]:
         """Append messages of one kind in one place, in no transaction; their Timestamp, the last one's if several."""
         claim = yield from self._claim(None, keys)

@@ -1,0 +1,77 @@
+"""`Backend`: what a `Database` asks of whoever owns the data: this process, or another one through a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from tidegate.clock.timestamp import Timestamp
+from tidegate.database.live_transactions import Keys, Writes
+from tidegate.database.received import Received
+from tidegate.topics.catalog import Topic
+from tidegate.topics.message_id import MessageId
+from tidegate.txn.txn_id import TxnId
+
+
+class Backend(Protocol):
+    """Calls for one client. Every one of them may raise what the owner raises."""
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process owns the database."""
+
+    @property
+    def channels(self) -> int:
+        """How many channels data is spread over."""
+
+    def execute(self, sql: str) -> list[dict[str, Any]]: ...
+
+    def topic(self, name: str) -> Topic: ...
+
+    # Transactions
+
+    def begin(self, timeout_ms: int | None) -> TxnId: ...
+
+    def commit(self, id: TxnId, writes: Writes, keys: Keys) -> Timestamp: ...
+
+    def write_ahead(self, id: TxnId, writes: Writes) -> None: ...
+
+    def note_read(self, id: TxnId, hashes: Sequence[int], table: str) -> Timestamp: ...
+
+    def abort(self, id: TxnId, reason: str = "") -> None: ...
+
+    def find_commit(self, id: TxnId) -> Timestamp | None: ...
+
+    def transactions(self) -> list[dict[str, Any]]: ...
+
+    # Topics
+
+    def open_producer(self, topic: str, name: str) -> tuple[int, int | None]: ...
+
+    def produce(
+        self, topic: str, producer: str, epoch: int, first: int, count: int, writes: Writes
+    ) -> tuple[Timestamp | None, bool]: ...
+
+    # Subscriptions
+
+    def subscribe(self, topic: str, name: str, options: dict[str, Any]) -> str: ...
+
+    def unsubscribe(self, topic: str, name: str) -> None: ...
+
+    def receive(self, consumer: str, max_messages: int, timeout_s: float) -> list[Received]: ...
+
+    def ack(self, consumer: str, ids: Sequence[MessageId], *, cumulative: bool, txn: TxnId | None) -> None: ...
+
+    def nack(self, consumer: str, ids: Sequence[MessageId], delay_ms: int) -> None: ...
+
+    def redeliver(self, consumer: str) -> None: ...
+
+    def disconnect(self, consumer: str) -> None: ...
+
+    def subscription_stats(self, topic: str, name: str) -> dict[str, Any]: ...
+
+    # The whole
+
+    def status(self) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,132 @@
+"""`Consumer`: what `db.subscribe()` gives: messages of a topic, one after the other, until they are acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tidegate.database.received import Received
+from tidegate.errors import Closed, InvalidArgument
+
+if TYPE_CHECKING:
+    from tidegate.database.database import Database
+
+_POLL_S = 1.0
+_AHEAD = 256
+
+
+class Consumer:
+    """One consumer of a subscription. Use it from one thread."""
+
+    def __init__(self, database: Database, topic: str, name: str, options: dict[str, Any]) -> None:
+        self._database = database
+        self.topic = topic
+        self.name = name
+        self._options = options
+        self._id = ""
+        self._life = 0
+        """Which connection to the owner it was made for."""
+        self._ahead: deque[Received] = deque()
+        self._is_closed = False
+        self.connect()
+
+    def connect(self) -> None:
+        """Connect to the subscription, again if the owner has changed."""
+        if self._is_closed:
+            raise Closed(f"the consumer of subscription {self.name!r} was closed; subscribe again")
+        if self._life != self._database.life:
+            self._ahead.clear()  # The new owner delivers them again, here or to somebody else.
+            self._id = self._database.backend.subscribe(self.topic, self.name, self._options)
+            self._life = self._database.life
+
+    @property
+    def id(self) -> str:
+        """Its name among the consumers of the subscription."""
+        return self._id
+
+    def receive(self, timeout: float | None = None) -> Received | None:
+        """The next message; None when the time is up without one. Without a timeout it waits."""
+        if not self._ahead:
+            self._ahead.extend(self.receive_many(_AHEAD, timeout))
+        return self._ahead.popleft() if self._ahead else None
+
+    def receive_many(self, max_messages: int, timeout: float | None = None) -> list[Received]:
+        """Up to `max_messages`, as soon as there is one; empty when the time is up."""
+        if max_messages < 1:
+            raise InvalidArgument(f"max_messages is at least 1, not {max_messages}")
+        if self._ahead:
+            return [self._ahead.popleft() for _ in range(min(max_messages, len(self._ahead)))]
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = _POLL_S if deadline is None else max(deadline - time.monotonic(), 0)
+            found = self._receive(max_messages, min(left, _POLL_S))
+            if found:
+                for each in found:
+                    each.consumer = self
+                return found
+            if deadline is not None and time.monotonic() >= deadline:
+                return []
+
+    def _receive(self, max_messages: int, timeout_s: float) -> list[Received]:
+        found: list[Received] = self._call(lambda: self._database.backend.receive(self._id, max_messages, timeout_s))
+        return found
+
+    async def receive_async(self, timeout: float | None = None) -> Received | None:
+        """`receive` for asyncio."""
+        if self._ahead:
+            return self._ahead.popleft()
+        return await asyncio.to_thread(self.receive, timeout)
+
+    def __iter__(self) -> Iterator[Received]:
+        while not self._is_closed:
+            message = self.receive(_POLL_S)
+            if message is not None:
+                yield message
+
+    def ack(self, messages: Received | Sequence[Received]) -> None:
+        """Acknowledge messages: durable when this returns, and never delivered again."""
+        self._ack(messages, cumulative=False)
+
+    def ack_cumulative(self, message: Received) -> None:
+        """Acknowledge everything in the message's shard up to it."""
+        self._ack(message, cumulative=True)
+
+    def _ack(self, messages: Received | Sequence[Received], *, cumulative: bool) -> None:
+        ids = [each.id for each in (messages if isinstance(messages, Sequence) else [messages])]
+        self._call(lambda: self._database.backend.ack(self._id, ids, cumulative=cumulative, txn=None))
+
+    def nack(self, messages: Received | Sequence[Received], delay: float = 0.0) -> None:
+        """Have messages delivered again, after `delay` seconds."""
+        ids = [each.id for each in (messages if isinstance(messages, Sequence) else [messages])]
+        self._call(lambda: self._database.backend.nack(self._id, ids, round(delay * 1000)))
+
+    def redeliver(self) -> None:
+        """Have everything delivered again that this consumer was given and has not acknowledged."""
+        self._ahead.clear()
+        self._call(lambda: self._database.backend.redeliver(self._id))
+
+    def stats(self) -> dict[str, Any]:
+        """Backlog, lag and counts of the subscription."""
+        found: dict[str, Any] = self._call(lambda: self._database.backend.subscription_stats(self.topic, self.name))
+        return found
+
+    def close(self) -> None:
+        """Leave. What was delivered and not acknowledged goes to others."""
+        if not self._is_closed:
+            self._is_closed = True
+            if self._life == self._database.life:
+                self._database.backend.disconnect(self._id)
+            self._database.forget(self)
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _call(self, call: Any) -> Any:
+        self.connect()
+        return self._database.again(call, reconnect=self.connect)

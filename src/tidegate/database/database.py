@@ -1,0 +1,379 @@
+"""`Database`: what `tidegate.open` returns: the same calls in the process that owns the data and in all others.
+
+One process owns a database at a time; the others reach it through a socket in its directory. When the owner ends,
+however that happens, one of the others becomes it, and the rest go on with that one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from threading import RLock
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+from tidegate.clock.timestamp import Timestamp
+from tidegate.database.backend import Backend
+from tidegate.database.clients import OWNER
+from tidegate.database.consumer import Consumer
+from tidegate.database.engine import Engine
+from tidegate.database.live_transactions import Keys, Writes
+from tidegate.database.local import LocalBackend
+from tidegate.database.outgoing import Key, Outgoing, check_count
+from tidegate.database.producer import Producer
+from tidegate.database.received import Received
+from tidegate.database.remote.client import Disconnected, RemoteBackend
+from tidegate.database.remote.server import Server
+from tidegate.database.settings import DatabaseSettings
+from tidegate.database.transaction import Transaction
+from tidegate.errors import (
+    Closed,
+    Conflict,
+    InUse,
+    InvalidArgument,
+    TidegateError,
+    TransactionAborted,
+    TransactionNotFound,
+)
+from tidegate.runtime.steps import run_async
+from tidegate.topics.catalog import Topic
+from tidegate.topics.message_id import MessageId
+from tidegate.txn.txn_id import TxnId
+
+_logger = logging.getLogger("tidegate.database")
+_CONNECT_S: Final = 30.0
+_TRY_EVERY_S: Final = 0.02
+T = TypeVar("T")
+
+
+class Sent(NamedTuple):
+    """What became of a send."""
+
+    timestamp: Timestamp
+    """When the messages became visible."""
+    messages: int
+
+
+class Database:
+    """A database. Its calls may come from any thread; use it as a context manager."""
+
+    def __init__(self, path: str | Path, *, settings: DatabaseSettings | None = None, name: str | None = None) -> None:
+        """Open or create the database at `path`, or connect to the process that has it open.
+
+        `name` is how this client is called in lists; by default it is its host and process.
+        Raises: what opening the log raises; `InUse` when another process owns the database and does not answer.
+        """
+        self.path: Final = Path(path)
+        self.settings: Final = settings or DatabaseSettings()
+        self.name: Final = name or f"{socket.gethostname()}:{os.getpid()}"
+        self._client = f"{self.name}:{secrets.token_hex(4)}"
+        self._lock = RLock()
+        self._closed = False
+        self._server: Server | None = None
+        self.life = 0
+        """Counts the connections to an owner, this process included."""
+        self._turns = count()
+        self._topics: dict[str, Topic] = {}
+        self._consumers: list[Consumer] = []
+        self.last_seen = Timestamp.ZERO
+        """The newest Timestamp this client knows to be visible."""
+        self._backend = self._connect()
+
+    # -- the owner -------------------------------------------------------------------------------------------
+
+    @property
+    def backend(self) -> Backend:
+        """Whoever owns the data now."""
+        if self._closed:
+            raise Closed(f"the database at {self.path} was closed; open it again")
+        return self._backend
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process owns the database."""
+        return self.backend.is_owner
+
+    @property
+    def channels(self) -> int:
+        return self.backend.channels
+
+    def _connect(self) -> Backend:
+        """Become the owner, or find the one there is."""
+        deadline = time.monotonic() + _CONNECT_S
+        while True:
+            why: Exception
+            try:
+                backend: Backend = self._own()
+                break
+            except InUse as error:
+                why = error
+            try:
+                backend = RemoteBackend(self.path, self._client, self.name)
+                break
+            except Disconnected as error:
+                why = error
+            if time.monotonic() > deadline:
+                raise InUse(
+                    f"{self.path} is owned by another process that does not answer: {why}; end that process, or wait"
+                    f" until it has opened the database"
+                )
+            time.sleep(_TRY_EVERY_S)
+        self.life += 1
+        return backend
+
+    def _own(self) -> Backend:
+        engine = Engine(self.path, self.settings)
+        try:
+            self._server = Server(engine, self.path)
+        except BaseException:
+            engine.close()
+            raise
+        return LocalBackend(engine)
+
+    def _reconnect(self, life: int, why: BaseException) -> None:
+        """The owner of `life` does not answer any more: find the next one, or become it."""
+        with self._lock:
+            if self._closed or self.life != life:
+                return
+            _logger.info("%s: the owner is gone (%s)", self.path, why)
+            if isinstance(self._backend, RemoteBackend):
+                self._backend.drop()
+            self._topics.clear()
+            self._backend = self._connect()
+
+    def again(self, call: Callable[[], T], *, reconnect: Callable[[], None] = lambda: None) -> T:
+        """Make a call that may be repeated, at the next owner if this one is gone."""
+        while True:
+            life = self.life
+            try:
+                return call()
+            except Disconnected as error:
+                self._reconnect(life, error)
+                reconnect()
+
+    # -- statements ------------------------------------------------------------------------------------------
+
+    def sql(self, statement: str) -> list[dict[str, Any]]:
+        """Run a statement; its rows, if it has any."""
+        found = self.again(lambda: self.backend.execute(statement))
+        self._topics.clear()
+        return found
+
+    def topic(self, name: str) -> Topic:
+        """A topic by its name.
+
+        Raises: `NotFound`.
+        """
+        found = self._topics.get(name)
+        if found is None or self.backend.is_owner:
+            found = self._topics[name] = self.again(lambda: self.backend.topic(name))
+        return found
+
+    # -- transactions ----------------------------------------------------------------------------------------
+
+    def transaction(self, timeout: float | None = None) -> Transaction:
+        """Begin a transaction. It is aborted when it is still open after `timeout` seconds (60 by default)."""
+        timeout_ms = None if timeout is None else max(round(timeout * 1000), 1)
+        return Transaction(self, self.again(lambda: self.backend.begin(timeout_ms)), timeout_ms, self.life)
+
+    def run(self, work: Callable[[Transaction], T], *, attempts: int = 10, timeout: float | None = None) -> T:
+        """Run `work` in a transaction, again when another one was faster, after a pause that grows and varies.
+
+        Raises: what `work` raises; the last `Conflict` or `TransactionAborted` when no attempt is left.
+        """
+        if attempts < 1:
+            raise InvalidArgument(f"attempts is at least 1, not {attempts}")
+        for attempt in range(attempts):
+            try:
+                with self.transaction(timeout) as txn:
+                    return work(txn)
+            except (Conflict, TransactionAborted):
+                if attempt + 1 == attempts:
+                    raise
+                time.sleep(random.uniform(0, min(0.002 * 2**attempt, 0.25)))
+        raise AssertionError
+
+    def commit(self, txn: Transaction, writes: Writes, keys: Keys) -> Timestamp:
+        """Commit for a `Transaction`, whatever happens to the owner meanwhile."""
+        while True:
+            life = self.life
+            try:
+                return self.backend.commit(txn.id, writes, keys)
+            except Disconnected as error:
+                self._reconnect(life, error)
+            except TransactionNotFound:
+                if txn.life == self.life:
+                    raise
+            found = self.again(lambda: self.backend.find_commit(txn.id))
+            if found is not None:
+                return found
+            self._take_along(txn)
+
+    def for_transaction(self, txn: Transaction, call: Callable[[], T]) -> T:
+        """A call for a transaction that is not to be repeated by itself.
+
+        Raises: `TransactionAborted` when the owner died and what it knew of the transaction with it.
+        """
+        while True:
+            life = self.life
+            try:
+                return call()
+            except Disconnected as error:
+                self._reconnect(life, error)
+                raise TransactionAborted(
+                    f"the owner of {self.path} died while transaction {txn.id} was under way; run it again",
+                    reason="the owner died",
+                ) from error
+            except TransactionNotFound:
+                if txn.life == self.life:
+                    raise
+                self._take_along(txn)
+
+    def _take_along(self, txn: Transaction) -> None:
+        """Go on with a transaction at a new owner: under its own id if the log knows it, else under a new one.
+
+        Raises: `TransactionAborted` when a part of it was known to the old owner only.
+        """
+        if any(each["id"] == str(txn.id) for each in self.transactions()):
+            txn.life = self.life
+            return
+        if txn.is_known_to_owner:
+            raise TransactionAborted(
+                f"the owner of {self.path} died, and with it what it knew of transaction {txn.id}; run it again",
+                reason="the owner died",
+            )
+        txn.begin_again(self.again(lambda: self.backend.begin(txn.timeout_ms)), self.life)
+
+    async def commit_async(self, txn: Transaction, writes: Writes, keys: Keys) -> Timestamp:
+        """As `commit`, in an event loop, for the owner."""
+        backend = self.backend
+        if not isinstance(backend, LocalBackend):
+            return await asyncio.to_thread(self.commit, txn, writes, keys)
+        return await run_async(backend.engine.transactions.commit(txn.id, writes, keys))
+
+    def transactions(self) -> list[dict[str, Any]]:
+        """Transactions that are live, or ended not long ago."""
+        return self.again(lambda: self.backend.transactions())
+
+    def abort(self, id: str | TxnId, reason: str = "ended by hand") -> None:
+        """End somebody's transaction."""
+        found = id if isinstance(id, TxnId) else TxnId.parse(id)
+        self.again(lambda: self.backend.abort(found, reason))
+
+    # -- topics ----------------------------------------------------------------------------------------------
+
+    def send(self, topic: str, value: Any, *, key: Key | None = None, headers: Mapping[str, str] | None = None) -> Sent:
+        """Send a message, or one for each row of an Arrow batch or table; durable when this returns."""
+        outgoing = Outgoing(self.channels)
+        sent = check_count(outgoing.add(self.topic(topic), value, key=key, headers=headers, turn=self.next_turn()))
+        backend = self.backend
+        if isinstance(backend, LocalBackend):
+            timestamp = backend.send(outgoing.writes(), outgoing.hashes)
+        else:
+            # A transaction of its own: its id tells, after a lost answer, whether it was carried out.
+            timestamp = self.commit(self.transaction(), outgoing.writes(), outgoing.hashes)
+        self.seen(timestamp)
+        return Sent(timestamp, sent)
+
+    async def send_async(
+        self, topic: str, value: Any, *, key: Key | None = None, headers: Mapping[str, str] | None = None
+    ) -> Sent:
+        """`send` for asyncio."""
+        backend = self.backend
+        if not isinstance(backend, LocalBackend):
+            return await asyncio.to_thread(lambda: self.send(topic, value, key=key, headers=headers))
+        outgoing = Outgoing(self.channels)
+        sent = check_count(outgoing.add(self.topic(topic), value, key=key, headers=headers, turn=self.next_turn()))
+        timestamp = await run_async(backend.engine.transactions.send(OWNER, outgoing.writes(), outgoing.hashes))
+        self.seen(timestamp)
+        return Sent(timestamp, sent)
+
+    def producer(self, topic: str, name: str) -> Producer:
+        """A producer whose sends are recognised when they are repeated, also after a restart."""
+        return Producer(self, topic, name)
+
+    def subscribe(
+        self,
+        topic: str,
+        name: str,
+        *,
+        kind: Literal["exclusive", "failover", "shared"] = "exclusive",
+        start: Literal["earliest", "latest"] | Timestamp = "earliest",
+        max_redeliveries: int | None = None,
+        dead_letter_topic: str | None = None,
+    ) -> Consumer:
+        """Connect to a subscription of a topic, which is created if it does not exist.
+
+        A new one begins at `start`. A message that was given back more than `max_redeliveries` times goes to
+        `dead_letter_topic` instead.
+        Raises: `NotFound`; `InUse` when it is exclusive and somebody is connected.
+        """
+        options = {
+            "kind": kind,
+            "start": int(start) if isinstance(start, Timestamp) else start,
+            "max_redeliveries": max_redeliveries,
+            "dead_letter_topic": dead_letter_topic,
+        }
+        consumer = self.again(lambda: Consumer(self, topic, name, options))
+        self._consumers.append(consumer)
+        return consumer
+
+    def unsubscribe(self, topic: str, name: str) -> None:
+        """Drop a subscription."""
+        self.again(lambda: self.backend.unsubscribe(topic, name))
+
+    # -- the whole -------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """The state of the database, as data."""
+        return self.again(lambda: self.backend.status())
+
+    def seen(self, timestamp: Timestamp) -> None:
+        """Remember how far this client has come."""
+        self.last_seen = max(self.last_seen, timestamp)
+
+    def next_turn(self) -> int:
+        return next(self._turns)
+
+    def forget(self, consumer: Consumer) -> None:
+        with suppress(ValueError):
+            self._consumers.remove(consumer)
+
+    def by_consumer(self, messages: Iterable[Received]) -> list[tuple[str, list[MessageId]]]:
+        """The ids of messages by the consumer that received them."""
+        found: dict[str, list[MessageId]] = {}
+        for each in messages:
+            if not isinstance(each, Received) or each.consumer is None:
+                raise InvalidArgument(f"only a message that was received can be acknowledged, not {each!r}")
+            found.setdefault(each.consumer.id, []).append(each.id)
+        return list(found.items())
+
+    def close(self) -> None:
+        """Close it. If this process owns the database, another one that has it open becomes the owner."""
+        with self._lock:
+            if self._closed:
+                return
+            for consumer in list(self._consumers):
+                with suppress(TidegateError, Disconnected):
+                    consumer.close()
+            self._closed = True
+            if self._server is not None:
+                self._server.close()
+            self._backend.close()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<tidegate database {self.path}>"

@@ -1,0 +1,172 @@
+"""`LocalBackend`: the database of this process, for one client: itself, or another one through the server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tidegate.clock.timestamp import Timestamp
+from tidegate.database.clients import OWNER
+from tidegate.database.engine import Engine
+from tidegate.database.live_transactions import Keys, Writes
+from tidegate.database.received import Received
+from tidegate.errors import InvalidArgument
+from tidegate.runtime.steps import run
+from tidegate.topics import statements
+from tidegate.topics.catalog import Topic
+from tidegate.topics.message_id import MessageId
+from tidegate.txn.coordinator_records import Transaction
+from tidegate.txn.txn_id import TxnId
+
+
+class LocalBackend:
+    """Answers for one client. Every call is a sign of life of the client."""
+
+    def __init__(self, engine: Engine, client: str = OWNER) -> None:
+        self.engine = engine
+        self._client = client
+
+    @property
+    def is_owner(self) -> bool:
+        return True
+
+    @property
+    def channels(self) -> int:
+        return len(self.engine.channels)
+
+    def topic(self, name: str) -> Topic:
+        return self.engine.topic(name)
+
+    # -- statements ------------------------------------------------------------------------------------------
+
+    def execute(self, sql: str) -> list[dict[str, Any]]:
+        if not statements.is_topic_statement(sql):
+            raise InvalidArgument(
+                f"this statement is not known yet: {sql.strip()[:60]!r}; topics have CREATE, DROP, SHOW"
+            )
+        engine, catalog = self.engine, self.engine.catalog
+        match statements.parse(sql):
+            case statements.CreateTopic(name, shards, if_not_exists):
+                engine.change_catalog(
+                    lambda found: found.plan_create_topic(name, shards=shards or 1, if_not_exists=if_not_exists)
+                )
+            case statements.DropTopic(name, if_exists):
+                engine.change_catalog(lambda found: found.plan_drop_topic(name, if_exists=if_exists))
+            case statements.DropSubscription(name, of, if_exists):
+                engine.change_catalog(lambda found: found.plan_drop_subscription(of, name, if_exists=if_exists))
+            case statements.ShowTopics():
+                return [_topic_row(each) for each in catalog.topics()]
+            case statements.DescribeTopic(name):
+                return [self._describe(catalog.topic(name))]
+            case statements.ShowSubscriptions(topic):
+                return [_plain(asdict(each)) for each in catalog.subscriptions(topic)]
+            case statements.ShowTransactions():
+                return self.transactions()
+        return []
+
+    def _describe(self, topic: Topic) -> dict[str, Any]:
+        channels = [self.engine.channel_of(topic.id, shard) for shard in range(topic.shards)]
+        subscriptions = [each.name for each in self.engine.catalog.subscriptions(topic.name)]
+        return {**_topic_row(topic), "channels": channels, "subscriptions": subscriptions}
+
+    # -- transactions ----------------------------------------------------------------------------------------
+
+    def begin(self, timeout_ms: int | None) -> TxnId:
+        return self.engine.begin(self._client, timeout_ms)
+
+    def commit(self, id: TxnId, writes: Writes, keys: Keys) -> Timestamp:
+        return self.engine.commit(id, writes, keys)
+
+    def write_ahead(self, id: TxnId, writes: Writes) -> None:
+        self.engine.write_ahead(id, writes)
+
+    def note_read(self, id: TxnId, hashes: Sequence[int], table: str) -> Timestamp:
+        return self.engine.transactions.note_read(id, hashes, table)
+
+    def abort(self, id: TxnId, reason: str = "") -> None:
+        self.engine.abort(id, reason)
+
+    def find_commit(self, id: TxnId) -> Timestamp | None:
+        return self.engine.find_commit(id, self.engine.channels)
+
+    def transactions(self) -> list[dict[str, Any]]:
+        now = self.engine.log.allocate(1).physical_ms
+        return [_transaction_row(each, now) for each in self.engine.transactions.list()]
+
+    # -- topics ----------------------------------------------------------------------------------------------
+
+    def send(self, writes: Writes, keys: Keys) -> Timestamp:
+        return run(self.engine.transactions.send(self._client, writes, keys))
+
+    def open_producer(self, topic: str, name: str) -> tuple[int, int | None]:
+        return self.engine.producing.open_producer(self._client, topic, name)
+
+    def produce(
+        self, topic: str, producer: str, epoch: int, first: int, count: int, writes: Writes
+    ) -> tuple[Timestamp | None, bool]:
+        sent = self.engine.producing.send(self._client, topic, producer, epoch, first, count, writes)
+        return sent.timestamp, sent.duplicate
+
+    # -- subscriptions ---------------------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, name: str, options: dict[str, Any]) -> str:
+        return self.engine.subscriptions.subscribe(self._client, topic, name, **options)
+
+    def unsubscribe(self, topic: str, name: str) -> None:
+        self.engine.subscriptions.unsubscribe(topic, name)
+
+    def receive(self, consumer: str, max_messages: int, timeout_s: float) -> list[Received]:
+        return self.engine.subscriptions.of(consumer).receive(consumer, max_messages, timeout_s)
+
+    def ack(self, consumer: str, ids: Sequence[MessageId], *, cumulative: bool, txn: TxnId | None) -> None:
+        host = self.engine.subscriptions.of(consumer)
+        if txn is None:
+            steps = host.ack_cumulative(consumer, ids[-1]) if cumulative else host.ack(consumer, ids)
+        elif cumulative:
+            steps = host.ack_cumulative_in_txn(txn, consumer, ids[-1])
+        else:
+            steps = host.ack_in_txn(txn, consumer, ids)
+        run(steps)
+
+    def nack(self, consumer: str, ids: Sequence[MessageId], delay_ms: int) -> None:
+        self.engine.subscriptions.of(consumer).nack(consumer, ids, delay_ms)
+
+    def redeliver(self, consumer: str) -> None:
+        self.engine.subscriptions.of(consumer).redeliver(consumer)
+
+    def disconnect(self, consumer: str) -> None:
+        self.engine.subscriptions.disconnect(consumer)
+
+    def subscription_stats(self, topic: str, name: str) -> dict[str, Any]:
+        return self.engine.subscriptions.stats(topic, name)
+
+    # -- the whole -------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        return self.engine.status()
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+def _topic_row(topic: Topic) -> dict[str, Any]:
+    return {"name": topic.name, "id": topic.id, "shards": topic.shards, "created": str(topic.created)}
+
+
+def _transaction_row(txn: Transaction, now_ms: int) -> dict[str, Any]:
+    ended = txn.state.has_ended
+    return {
+        "id": str(txn.id),
+        "state": str(txn.state),
+        "client": txn.client,
+        "age_ms": max((txn.ended_ms if ended and txn.ended_ms else now_ms) - txn.opened_ms, 0),
+        "timeout_in_ms": None if ended else txn.deadline_ms - now_ms,
+        "participants": list(txn.participants),
+        "commit_timestamp": None if txn.commit_timestamp is None else int(txn.commit_timestamp),
+        "reason": txn.reason,
+    }
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: str(value) if isinstance(value, Timestamp) else value for name, value in row.items()}

@@ -1,0 +1,125 @@
+"""Messages on their way out: values become bodies, keys decide the shard, and everything is gathered by channel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.errors import InvalidArgument, NotFound
+from tidegate.log.message import MessageType
+from tidegate.runtime.pieces import Piece
+from tidegate.topics.catalog import Topic
+from tidegate.topics.routing import key_hash, key_hashes, place, shard_of, shards_of
+from tidegate.topics.value import encode
+
+Key = str | bytes | int
+
+
+class Outgoing:
+    """What a transaction, or a single send, will write. Not thread-safe."""
+
+    __slots__ = ("_channels", "_hashes", "_last", "_pieces", "nbytes")
+
+    def __init__(self, channels: int) -> None:
+        self._channels = channels
+        self._pieces: list[tuple[int, str, MessageType, list[bytes] | pa.RecordBatch]] = []
+        self._last: dict[str, int] = {}
+        """Where the newest messages of a virtual channel stand in `_pieces`."""
+        self._hashes: list[Callable[[], Sequence[int]]] = []
+        self.nbytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def add(
+        self,
+        topic: Topic,
+        value: Any,
+        *,
+        key: Key | None = None,
+        headers: Mapping[str, str] | None = None,
+        turn: int = 0,
+    ) -> int:
+        """Add a message, or one for each row of an Arrow batch or table; how many.
+
+        `key` names the column that holds the keys of Arrow rows. Without a key, `turn` chooses the shard.
+        """
+        if isinstance(value, pa.RecordBatch | pa.Table):
+            return self._add_rows(topic, value, key, turn)
+        body = encode(value, key, headers)
+        shard = shard_of(key, topic.shards, turn=turn)
+        self._put(topic, shard, MessageType.INSERT, body)
+        if key is not None:
+            self._hashes.append(lambda: (key_hash(topic.name, key),))
+        return 1
+
+    def _add_rows(self, topic: Topic, rows: pa.RecordBatch | pa.Table, key: Key | None, turn: int) -> int:
+        batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
+        if key is not None and (not isinstance(key, str) or key not in rows.schema.names):
+            raise NotFound(f"the rows have no column {key!r} for their key; there are: {', '.join(rows.schema.names)}")
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            if key is None or topic.shards == 1:
+                self._put(topic, shard_of(None, topic.shards, turn=turn), MessageType.INSERT, batch)
+            else:
+                shards = shards_of(batch.column(key), topic.shards)
+                for shard in np.unique(shards).tolist():
+                    self._put(topic, shard, MessageType.INSERT, batch.take(pa.array(np.flatnonzero(shards == shard))))
+            if key is not None:
+                self._hashes.append(partial(_hashes_of, topic.name, batch.column(key)))
+        return int(rows.num_rows)
+
+    def _put(self, topic: Topic, shard: int, kind: MessageType, payload: bytes | pa.RecordBatch) -> None:
+        vchannel = topic.vchannel(shard)
+        if isinstance(payload, bytes):
+            self.nbytes += len(payload) + 32
+            at = self._last.get(vchannel)
+            if at is not None:
+                _, _, last, bodies = self._pieces[at]
+                if last is kind and isinstance(bodies, list):
+                    bodies.append(payload)
+                    return
+            self._last[vchannel] = len(self._pieces)
+            self._pieces.append((place(topic.id, shard, self._channels), vchannel, kind, [payload]))
+            return
+        self.nbytes += payload.nbytes
+        self._last[vchannel] = len(self._pieces)
+        self._pieces.append((place(topic.id, shard, self._channels), vchannel, kind, payload))
+
+    def writes(self) -> dict[str, list[Piece]]:
+        """The messages by channel, in order within each virtual channel."""
+        found: dict[str, list[Piece]] = {}
+        for channel, vchannel, kind, payload in self._pieces:
+            single = isinstance(payload, list) and len(payload) == 1
+            piece = Piece(vchannel, payload[0] if single else payload, kind)
+            found.setdefault(f"data-{channel}", []).append(piece)
+        return found
+
+    def hashes(self) -> Sequence[int]:
+        """Hashes of the keys that are written."""
+        found: list[int] = []
+        for each in self._hashes:
+            found.extend(each())
+        return found
+
+    def take(self) -> dict[str, list[Piece]]:
+        """The messages by channel, which are then somebody else's; the keys stay."""
+        writes = self.writes()
+        self._pieces, self._last, self.nbytes = [], {}, 0
+        return writes
+
+
+def _hashes_of(topic: str, column: pa.Array) -> list[int]:
+    found: list[int] = key_hashes(topic, [column]).tolist()
+    return found
+
+
+def check_count(count: int) -> int:
+    if count < 1:
+        raise InvalidArgument("there are no rows to send")
+    return count

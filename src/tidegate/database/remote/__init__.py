@@ -1,0 +1,1 @@
+"""A database from another process: frames on the wire, the owner's server, the others' client."""

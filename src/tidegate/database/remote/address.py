@@ -1,0 +1,58 @@
+"""Where a database's owner can be reached: a Unix socket inside the directory, and a file that says so.
+
+The socket can be used by whoever may write to the directory's files and by nobody else. A path that is too long for a
+socket gets one in a private directory elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+_FILE: Final = "owner.json"
+_SOCKET: Final = "owner.sock"
+_PATH_MAX: Final = 100
+"""Bytes in the path of a Unix socket, with some to spare."""
+
+
+class Address:
+    """One owner's place to listen."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._private: str | None = None
+        path = directory.absolute() / _SOCKET
+        if len(os.fsencode(path)) > _PATH_MAX:
+            self._private = tempfile.mkdtemp(prefix="tidegate-")  # Readable by this user only.
+            path = Path(self._private) / _SOCKET
+        self.path: Final = path
+        self.path.unlink(missing_ok=True)
+
+    @property
+    def location(self) -> str:
+        return f"grpc+unix://{self.path}"
+
+    def publish(self) -> None:
+        """Let others find it. Ordering: the socket exists."""
+        self.path.chmod(0o600)
+        temporary = self._directory / f"{_FILE}.{os.getpid()}.tmp"
+        temporary.write_text(json.dumps({"location": self.location, "pid": os.getpid()}))
+        temporary.chmod(0o600)
+        temporary.replace(self._directory / _FILE)
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+        if self._private is not None:
+            Path(self._private).rmdir()
+
+
+def find(directory: Path) -> str | None:
+    """Where the owner listens, or listened last."""
+    try:
+        found = json.loads((directory / _FILE).read_text())
+        return str(found["location"])
+    except (OSError, ValueError, KeyError):
+        return None
