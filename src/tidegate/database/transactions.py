@@ -183,6 +183,8 @@ class Transactions(LiveTransactions):
     def _write_commit(
         self, coordinator: Coordinator, entry: Entry, txn: Transaction, writes: Writes
     ) -> Steps[Timestamp]:
+        if not entry.enlisted and not entry.sessions and not txn.logged and len(writes) <= 1:
+            return (yield from self._commit_at_once(coordinator, entry, writes))
         everything = {name: list(pieces) for name, pieces in writes.items() if pieces}
         prepared = []
         committed = decided = False
@@ -209,9 +211,7 @@ class Transactions(LiveTransactions):
                 for who in prepared:
                     who.unprepare(entry.id)
 
-    def _commit_at_once(
-        self, coordinator: Coordinator, entry: Entry, writes: dict[str, list[Piece]]
-    ) -> Steps[Timestamp]:
+    def _commit_at_once(self, coordinator: Coordinator, entry: Entry, writes: Writes) -> Steps[Timestamp]:
         """One write in one channel, or none at all."""
         id = entry.id
         with self._lock:
@@ -219,6 +219,8 @@ class Transactions(LiveTransactions):
         timestamp = Timestamp.ZERO
         try:
             for name, pieces in writes.items():
+                if not pieces:
+                    continue
                 request = self._channels[name].transaction(id.to_bytes16(), pieces)
                 yield [request]
                 if request.error is not None:
@@ -230,11 +232,12 @@ class Transactions(LiveTransactions):
             with self._lock:
                 coordinator.reopen_at_once(id)
             raise
+        if not timestamp:
+            timestamp = Timestamp(self._allocate(1))  # It wrote nothing; this is as good a place in time as any.
         with self._lock:
-            now = Timestamp(self._allocate(1))
-            coordinator.finish_at_once(id, timestamp or now, now.physical_ms)
+            coordinator.finish_at_once(id, timestamp, timestamp.physical_ms)
             self._entries.pop(id, None)
-        return timestamp or now
+        return timestamp
 
     def _commit_in_two(
         self, coordinator: Coordinator, entry: Entry, writes: dict[str, list[Piece]]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
 from struct import Struct, pack
 from typing import Final, NamedTuple
 
@@ -44,6 +45,10 @@ _META: Final = Struct("<BBHI")
 _CHECKSUM: Final = Struct("<Q")
 _JOIN_BELOW: Final = 1 << 16
 """Payloads below this are copied into one buffer; above, the copy would cost more than a second buffer."""
+_FEW: Final = 16
+"""Up to this many messages, packing them one by one is faster than an array."""
+_ENDS: Final = tuple(Struct(f"<{count}I") for count in range(_FEW + 1))
+_IDS: Final = tuple(Struct(f"<{count}H") for count in range(_FEW + 1))
 _ALIGN: Final = 8
 _ARROW_ALIGN: Final = 64
 SPARSE_FIELDS: Final = ("_position", "_time_tick", "_last_confirmed")
@@ -127,13 +132,17 @@ def encode_rows(
         if types[0] == MessageType.TIME_TICK:
             flags |= HAS_TICK
     else:
-        ends = np.cumsum(np.fromiter(map(len, bodies), np.uint32, count), dtype=np.uint32)
-        parts.append(ends.tobytes())
+        few = count <= _FEW
+        if few:
+            parts.append(_ENDS[count].pack(*accumulate(map(len, bodies))))
+        else:
+            parts.append(np.cumsum(np.fromiter(map(len, bodies), np.uint32, count), dtype=np.uint32).tobytes())
         names = tuple(dict.fromkeys(vchannels))
         if len(names) > 1:
             flags |= MIXED_VCHANNELS
             ids = {name: index for index, name in enumerate(names)}
-            parts.append(np.fromiter((ids[name] for name in vchannels), np.uint16, count).tobytes())
+            places = [ids[name] for name in vchannels]
+            parts.append(_IDS[count].pack(*places) if few else np.array(places, np.uint16).tobytes())
         if types.count(types[0]) != count:
             flags |= MIXED_TYPES
             parts.append(bytes(types))

@@ -5,13 +5,13 @@ All pieces of an append are written by one write and one sync, next to each othe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
 
 from tidegate.log.message import ALL_VCHANNELS, MessageType
-from tidegate.txn.marker import Marker
+from tidegate.txn.marker import Marker, at_once
 
 _OVERHEAD: Final = 32
 
@@ -55,10 +55,11 @@ class Piece:
             self.size = payload.nbytes
 
 
-def commit_piece(txn: bytes, bodies: Sequence[Piece], runs: Iterable[tuple[int, int]] = ()) -> Piece:
+def commit_piece(txn: bytes, bodies: Sequence[Piece], runs: Sequence[tuple[int, int]] = ()) -> Piece:
     """The marker that commits `bodies`, which stand right before it, and those written ahead at `runs`."""
-    marker = Marker.over(runs, before=sum([each.count for each in bodies]))
-    return Piece(ALL_VCHANNELS, marker.encode(), MessageType.COMMIT, txn)
+    before = sum([each.count for each in bodies])
+    marker = Marker.over(runs, before=before).encode() if runs else at_once(before)
+    return Piece(ALL_VCHANNELS, marker, MessageType.COMMIT, txn)
 
 
 def stamp(parts: Sequence[Piece], first_tick: int, last_confirmed: int, moved: int) -> None:

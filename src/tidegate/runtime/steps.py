@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Event, Lock
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from tidegate.errors import TidegateError
 from tidegate.runtime.pending import PendingAppend
@@ -100,36 +100,40 @@ class Under:
 
 
 class Gate:
-    """Opened once by somebody else."""
+    """Opened once by somebody else. Costs next to nothing while nobody waits."""
+
+    __slots__ = ("_callbacks", "is_open")
 
     def __init__(self) -> None:
-        self._event = Event()
-        self._lock = Lock()
-        self._callbacks: list[Callable[[Any], Any]] = []
-
-    @property
-    def is_open(self) -> bool:
-        return self._event.is_set()
+        self.is_open = False
+        self._callbacks: list[Callable[[Any], Any]] | None = None
 
     def open(self) -> None:
-        with self._lock:
-            self._event.set()
-            callbacks, self._callbacks = self._callbacks, []
-        for each in callbacks:
+        with _GATES:
+            self.is_open = True
+            callbacks, self._callbacks = self._callbacks, None
+        for each in callbacks or ():
             each(self)
 
     def begin(self) -> None:
         pass
 
     def wait(self) -> None:
-        self._event.wait()
+        if not self.is_open:
+            opened = Event()
+            self.add_done_callback(lambda _: opened.set())
+            opened.wait()
 
     def add_done_callback(self, callback: Callable[[Any], Any], /) -> None:
-        with self._lock:
-            if not self._event.is_set():
-                self._callbacks.append(callback)
+        with _GATES:
+            if not self.is_open:
+                self._callbacks = [*(self._callbacks or ()), callback]
                 return
         callback(self)
+
+
+_GATES: Final = Lock()
+"""Covers the callbacks of all gates: it is held for moments, and seldom asked for."""
 
 
 def run(steps: Steps[T]) -> T:

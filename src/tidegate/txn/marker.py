@@ -110,6 +110,11 @@ class Marker:
         return runs[0] if len(runs) == 1 else np.concatenate(runs) if runs else np.zeros(0, np.uint64)
 
 
+def at_once(count: int) -> bytes:
+    """The encoded marker of a transaction whose `count` messages all stand directly before its COMMIT."""
+    return _HEAD.pack(count, count)
+
+
 def at_once_counts(markers: pa.Array, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
     """How many messages the markers at `rows` of a binary array count; -1 for those not written at once.
 
