@@ -21,7 +21,9 @@ from tidegate.clock.timestamp import Timestamp
 from tidegate.database.clients import OWNER, Clients
 from tidegate.database.journal import Journal
 from tidegate.database.live_transactions import Keys, Writes
+from tidegate.database.producing import Producing
 from tidegate.database.settings import DatabaseSettings
+from tidegate.database.subscriptions import Subscriptions
 from tidegate.database.transactions import Transactions
 from tidegate.errors import TidegateError, WaitTimeout
 from tidegate.log.message import Message
@@ -74,6 +76,10 @@ class Engine:
             """Told of every change of the catalog, after it is durable."""
             self.on_client_gone: list[Callable[[str], None]] = []
             """Told of every client that left or was given up, after its transactions were aborted."""
+            self.subscriptions: Final = Subscriptions(self)
+            ends.callback(self.subscriptions.close)
+            self.producing: Final = Producing(self)
+            ends.callback(self.producing.close)
             self._stop = Event()
             self._thread = Thread(target=self._look_after, name="tidegate-database", daemon=True)
             self._thread.start()
@@ -238,7 +244,7 @@ class Engine:
 
     def _look_after(self) -> None:
         while not self._stop.wait(_LOOK_EVERY_S):
-            for work in (self._expire, self._snapshots):
+            for work in (self._expire, self._snapshots, self.subscriptions.maintain, self.producing.maintain):
                 try:
                     work()
                 except TidegateError as error:
@@ -271,6 +277,7 @@ class Engine:
             "path": str(self.path),
             "clients": [{"id": each.id, "name": each.name} for each in self.clients.all()],
             "transactions": self.transactions.status(),
+            "subscriptions": self.subscriptions.status(),
         }
 
     def close(self) -> None:

@@ -10,9 +10,12 @@ from collections.abc import Callable
 from threading import Condition
 from typing import Final
 
-from tidegate.log.message import Message, MessageType, Position
+from tidegate.clock.timestamp import Timestamp
+from tidegate.errors import Truncated
+from tidegate.log.message import NO_POSITION, Message, MessageType, Position
 from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.log import Log
+from tidegate.runtime.pieces import Piece
 from tidegate.runtime.steps import Request
 
 _SNAPSHOT: Final = b"\1"
@@ -33,13 +36,38 @@ class Journal:
         self._under_way = 0
         self._is_closed = False
 
-    def recover(self, restore: Callable[[bytes], None], apply: Callable[[bytes, Message], None]) -> int:
-        """Read back the newest snapshot and what came after it; how many records that were."""
-        pins = self._log.pins(self.channel)
-        start = pins.get(_PIN + self.vchannel, Position(0))
+    def recover(
+        self,
+        restore: Callable[[bytes], None],
+        apply: Callable[[bytes, Message], None],
+        since: Timestamp = Timestamp.ZERO,
+    ) -> int:
+        """Read back the newest snapshot and what came after it; how many records that were.
+
+        Nothing at or below `since` counts: it belongs to an older one of the same name.
+        """
+        start = self._pinned()
+        if start is not None or not since:
+            self._since = self._read(restore, apply, start or NO_POSITION, since)
+            return self._since
+        try:
+            self._since = self._read(restore, apply, NO_POSITION, since)
+        except Truncated:  # Nothing was ever kept for it, so nothing was written either, but what is there still.
+            self._since = self._read(restore, apply, NO_POSITION, Timestamp.ZERO)
+        return self._since
+
+    def _read(
+        self,
+        restore: Callable[[bytes], None],
+        apply: Callable[[bytes, Message], None],
+        start: Position,
+        since: Timestamp,
+    ) -> int:
         last = self._log.channel(self.channel, create=False).latest_tick.time_tick
         count = 0
-        with self._log.transaction_reader(self.channel, position=start, vchannels=frozenset({self.vchannel})) as reader:
+        with self._log.transaction_reader(
+            self.channel, position=start, after=since, vchannels=frozenset({self.vchannel})
+        ) as reader:
             while reader.after < last and (delivery := reader.read(10.0)) is not None:
                 for message in delivery.messages():
                     if message.vchannel != self.vchannel:
@@ -53,12 +81,28 @@ class Journal:
                     else:
                         apply(body[1:], message)
                     count += 1
-        self._since = count
         return count
+
+    def _pinned(self) -> Position | None:
+        return self._log.pins(self.channel).get(_PIN + self.vchannel)
+
+    @property
+    def has_snapshot(self) -> bool:
+        """Whether reading begins at a snapshot, and the log is kept from there on."""
+        return self._pinned() is not None
+
+    def forget(self) -> None:
+        """What was written is not needed any more."""
+        self._log.unpin(self.channel, _PIN + self.vchannel)
 
     @property
     def writer(self) -> ChannelWriter:
         return self._log.channel(self.channel, create=False)
+
+    def piece(self, record: bytes) -> Piece:
+        """A record that is written as part of a transaction. Ordering: as `request`."""
+        self._since += 1
+        return Piece(self.vchannel, _RECORD + record, MessageType.RECORD)
 
     def request(self, record: bytes) -> Request:
         """The append of a record, to be handed over by whoever waits for it.

@@ -16,7 +16,7 @@ from tidegate.runtime.reservation import Reservation
 from tidegate.runtime.steps import Gate, Request, Steps, Under
 from tidegate.txn.conflicts import Claim, ConflictWindow, ReadSet
 from tidegate.txn.coordinator import Coordinator
-from tidegate.txn.coordinator_records import Transaction
+from tidegate.txn.coordinator_records import Transaction, TxnState
 from tidegate.txn.txn_id import TxnId
 
 T = TypeVar("T")
@@ -132,6 +132,45 @@ class LiveTransactions:
             with self._lock:
                 entry.busy = None
             gate.open()
+
+    def take_part(self, id: TxnId, name: str, who: Enlisted, work: Callable[[], Steps[T]]) -> Steps[T]:
+        """Let somebody take part, logged before `work` does something for the transaction there.
+
+        Nothing else happens to the transaction meanwhile: it does not end before `work` has.
+        """
+
+        def both(entry: Entry) -> Steps[T]:
+            yield from self._register(entry, [name])
+            entry.enlisted = {**entry.enlisted, name: who}
+            return (yield from work())
+
+        return self._alone(id, both)
+
+    def take_part_again(self, id: TxnId, name: str, who: Enlisted) -> bool:
+        """Let somebody go on taking part after a restart; False when the transaction is not open any more."""
+        with self._lock:
+            try:
+                txn = self._coordinator(id).get(id)
+            except TransactionNotFound:
+                return False
+            if txn.state is not TxnState.OPEN or name not in txn.participants:
+                return False
+            entry = self._entries.setdefault(id, Entry(id))
+            entry.enlisted = {**entry.enlisted, name: who}
+            return True
+
+    def taking_part(self, prefix: str) -> list[str]:
+        """Who takes part in transactions that are open: the names that begin with `prefix`."""
+        with self._lock:
+            found = {
+                name
+                for coordinator, _ in self._coordinators
+                for txn in coordinator.transactions()
+                if txn.state is TxnState.OPEN
+                for name in txn.participants
+                if name.startswith(prefix)
+            }
+        return sorted(found)
 
     def _drop(self, entry: Entry) -> None:
         with self._lock:

@@ -103,6 +103,8 @@ class Committer:
         """The thread that is running callbacks, if one is."""
         self.on_exclusive: Callable[[str, Timestamp], None] | None = None
         """Called after an exclusive append, while its virtual channel is still held: transactions open there fail."""
+        self.watchers: tuple[Callable[[Sequence[PendingAppend]], None], ...] = ()
+        """Called with the appends of every commit, and with none after a tick, on the writing thread: be short."""
         with ExitStack() as undo:  # A term that does not open keeps no file open and no memory mapped.
             undo.callback(self._segments.close)
             try:
@@ -303,6 +305,9 @@ class Committer:
             # If there is no timestamp for it now, the next tick in turn will do: the commit is done in any case.
             with suppress(TidegateError):
                 self.tick()
+        if error is None:
+            for watch in self.watchers:
+                watch(commit.items)
 
     def _accept(self, commit: Commit) -> None:
         segments, machine = self._segments, self._machine
@@ -427,6 +432,8 @@ class Committer:
     def _announce_tick(self) -> None:
         with self._ticked:
             self._ticked.notify_all()
+        for watch in self.watchers:
+            watch(())
 
     def wait_for_tick(self, after: int, timeout_s: float | None = None) -> Tick | None:
         """The newest tick, once there is one above `after`; None when the time is up or the channel closed."""

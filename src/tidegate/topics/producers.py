@@ -151,6 +151,8 @@ class Producers:
         self._openings: dict[str, Opening] = {}
         self._epoch = 0
         self._applied = Timestamp.ZERO
+        self._opened = 0
+        """When one was last opened, since this process began."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -253,12 +255,10 @@ class Producers:
     def apply(self, record: bytes, timestamp: Timestamp) -> Opened | Sent:
         """Take over a record that is in the log at `timestamp`.
 
-        Ordering: in the order of the log, each once. Raises: `InvariantBroken` when that, or an invariant, is broken.
+        Ordering: each once; those of one producer, and those that open any, in the order of the log. Sends of different
+        producers may change places, since they may be acknowledged in any order.
+        Raises: `InvariantBroken` when that, or an invariant, is broken.
         """
-        if timestamp < self._applied:
-            raise InvariantBroken(
-                f"topic {self.topic!r}: the producers' record at {timestamp} is after {self._applied}"
-            )
         try:
             version, kind, strict, epoch, first, count = _HEAD.unpack_from(record)
             name = record[_HEAD.size :].decode()
@@ -266,10 +266,21 @@ class Producers:
             raise InvariantBroken(f"topic {self.topic!r}: {record[:40]!r} is not a record of producers") from error
         if version != _FORMAT or kind not in (_OPEN, _SENT):
             raise InvariantBroken(f"topic {self.topic!r}: a producers' record of format {version}, kind {kind}")
-        self._applied = timestamp
+        self._check_order(name, kind, timestamp)
+        self._applied = max(self._applied, timestamp)
         if kind == _OPEN:
             return self._apply_open(name, strict, timestamp)
         return self._apply_sent(name, strict, epoch, first, first + count - 1, timestamp)
+
+    def _check_order(self, name: str, kind: int, timestamp: Timestamp) -> None:
+        producer = self._producers.get(name)
+        before = producer.results[-1][2] if producer is not None and producer.results else 0
+        if kind == _OPEN:
+            before, self._opened = max(before, self._opened), max(self._opened, int(timestamp))
+        if timestamp < before:
+            raise InvariantBroken(
+                f"topic {self.topic!r}: the record of producer {name!r} at {timestamp} is after {Timestamp(before)}"
+            )
 
     def _apply_open(self, name: str, strict: bool, timestamp: Timestamp) -> Opened:
         opening = self._openings.pop(name, None)
