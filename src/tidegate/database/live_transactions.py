@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from threading import Lock
 from typing import Final, Protocol, TypeVar
 
@@ -52,7 +53,7 @@ class Enlisted(Protocol):
 class Entry:
     """What the owner knows of a live transaction beside its state."""
 
-    __slots__ = ("busy", "enlisted", "holds", "id", "plan", "reads", "sessions")
+    __slots__ = ("busy", "ending_ms", "enlisted", "holds", "id", "places", "plan", "reads", "sessions")
 
     def __init__(self, id: TxnId) -> None:
         self.id: Final = id
@@ -64,6 +65,10 @@ class Entry:
         self.holds: dict[str, Reservation] = _HOLDS
         """Places where a decided commit is still to be written."""
         self.plan: Mapping[str, ChannelPlan] = _HOLDS_PLAN
+        self.places: dict[str, Reservation] = _HOLDS
+        """Places taken for its commit, decided or not. For reports: some may have been given back."""
+        self.ending_ms = 0
+        """When its commit or abort was last begun."""
 
 
 _NONE: Final[dict[str, ChannelTxn]] = {}
@@ -171,6 +176,24 @@ class LiveTransactions:
                 if name.startswith(prefix)
             }
         return sorted(found)
+
+    def look(self, *, finished: int | None = None) -> list[tuple[Transaction, Entry | None]]:
+        """Copies of what is known, for reports: live ones oldest first, then those that ended last, newest first.
+
+        `finished` bounds how many of the latter.
+        """
+        with self._lock:
+            everything = [copy(txn) for coordinator, _ in self._coordinators for txn in coordinator.live()]
+            everything.sort(key=lambda txn: (txn.opened_ms, txn.id))
+            entries = dict(self._entries) if everything else {}
+            ended = [copy(txn) for coordinator, _ in self._coordinators for txn in coordinator.ended(finished)]
+        ended.sort(key=lambda txn: (txn.ended_ms, txn.id), reverse=True)
+        return [(txn, entries.get(txn.id)) for txn in everything] + [(txn, None) for txn in ended[:finished]]
+
+    def totals(self) -> tuple[int, int]:
+        """How many were committed and aborted, ever. Cheap."""
+        found = [coordinator.totals for coordinator, _ in self._coordinators]
+        return sum(each.committed for each in found), sum(each.aborted for each in found)
 
     def _drop(self, entry: Entry) -> None:
         with self._lock:

@@ -158,7 +158,8 @@ class Transactions(LiveTransactions):
             txn = coordinator.get(entry.id)
             if txn.state is TxnState.COMMITTING and txn.commit_timestamp is not None:
                 return txn.commit_timestamp  # Decided; what is missing is being written.
-            expired = txn.state is TxnState.OPEN and Timestamp(self._allocate(1)).physical_ms >= txn.deadline_ms
+            entry.ending_ms = self._now_ms()
+            expired = txn.state is TxnState.OPEN and entry.ending_ms >= txn.deadline_ms
         if expired:
             yield from self._abort(entry, TIMEOUT)
         with self._lock:
@@ -247,7 +248,7 @@ class Transactions(LiveTransactions):
             writes = {}
         id = entry.id
         journal = self._coordinators[id.coordinator][1]
-        holds: dict[str, Reservation] = {}
+        entry.places = holds = dict[str, Reservation]()
         journal.enter()
         try:
             yield [Under(each) for session in entry.sessions.values() for each in session.pending]
@@ -370,6 +371,7 @@ class Transactions(LiveTransactions):
         try:
             with self._lock:
                 record = coordinator.plan_abort(id, reason)
+                entry.ending_ms = entry.ending_ms if record is None else self._now_ms()
                 if record is None and not coordinator.get(id).logged:
                     coordinator.abort_unlogged(id, reason, self._now_ms())
             if record is not None:

@@ -88,6 +88,8 @@ class ChannelStatus:
     last_confirmed: Position
     in_flight: int
     oldest_in_flight: Timestamp | None
+    oldest_places: tuple[str, ...]
+    """The virtual channels that the oldest in flight is for."""
     unsynced_appends: int
     vchannels: dict[str, Timestamp] = field(default_factory=dict)
     """Virtual channels with messages above the last tick."""
@@ -241,7 +243,7 @@ class Channel:
         return (append for _, append in self._in_flight if not append.acknowledged)
 
     def status(self) -> ChannelStatus:
-        oldest = min((held for held, append in self._in_flight if not append.acknowledged), default=None)
+        oldest = min(self.in_flight(), key=lambda append: append.first, default=None)
         return ChannelStatus(
             name=self.name,
             term=self.term,
@@ -250,7 +252,8 @@ class Channel:
             synced=Timestamp(self.synced),
             last_confirmed=self.last_confirmed.position,
             in_flight=sum(1 for _ in self.in_flight()),
-            oldest_in_flight=None if oldest is None else Timestamp(oldest),
+            oldest_in_flight=None if oldest is None else Timestamp(oldest.first),
+            oldest_places=() if oldest is None else oldest.vchannels,
             unsynced_appends=len(self._to_tick),
             vchannels={name: Timestamp(tick) for name, tick in sorted(self._vchannels.items())},
         )

@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Final
 
 from tidegate.errors import InvalidArgument, InvariantBroken, TransactionNotFound
@@ -107,6 +108,19 @@ class TransactionTable:
         """Those under way, oldest first, then those remembered, in the order in which they ended."""
         yield from sorted(self._live.values(), key=lambda txn: txn.id)
         yield from [self._ended[id] for id in self._ended_order]
+
+    def live(self) -> Iterator[Transaction]:
+        """Those under way, in no particular order."""
+        return iter(self._live.values())
+
+    def ended(self, count: int | None = None) -> list[Transaction]:
+        """Those remembered, the one that ended last first; at most `count`."""
+        return [self._ended[id] for id in islice(reversed(self._ended_order), count)]
+
+    @property
+    def totals(self) -> Totals:
+        """How many there have been."""
+        return self._totals
 
     def status(self) -> CoordinatorStatus:
         """How many there are, and which is the oldest."""
