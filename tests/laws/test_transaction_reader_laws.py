@@ -27,11 +27,13 @@ from tidegate.errors import (
     TidegateError,
     TransactionAborted,
 )
-from tidegate.log.message import Message, MessageType
+from tidegate.log.message import Message, MessageType, Position
 from tidegate.runtime.channel_txn import ChannelTxn
 from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.pending import Appended
 from tidegate.runtime.pieces import Piece
+from tidegate.runtime.retention import facts, remove_old
+from tidegate.runtime.sealer import seal
 from tidegate.runtime.transaction_reader import TransactionReader
 from tidegate.txn.marker import Marker
 
@@ -355,7 +357,25 @@ class History:
             for source in (None, self.writer):
                 rest = drain_whole(self.rig.transactions(source, position=position, after=Timestamp(after)))
                 assert rest == [each for each in found if each.time_tick > after]
+        self.check_retention(found)
         self.rig.close()
+
+    def check_retention(self, found: list[Message]) -> None:
+        """What a pin at a message's LastConfirmedMessageID keeps is all that reading on from there needs."""
+        for each in facts(self.rig.channel):
+            if each.closed is not None:
+                seal(self.rig.files, self.rig.directory, each.closed)
+        for message in sorted(self.rng.sample(found, min(len(found), 3)), key=lambda each: each.time_tick):
+            remove_old(
+                self.rig.channel,
+                needed_from=message.last_confirmed,
+                before=Position(1 << 60),
+                age_max_s=None,
+                bytes_max=None,
+                now_ms=0,
+            )
+            reader = self.rig.transactions(position=message.last_confirmed, after=message.time_tick)
+            assert drain_whole(reader) == [each for each in found if each.time_tick > message.time_tick]
 
     def check_units(self, found: list[Message]) -> None:
         by_unit: dict[int, list[tuple[bytes, int]]] = {}

@@ -40,6 +40,7 @@ class ChannelTxn:
     def __init__(self, writer: ChannelWriter, session: Session) -> None:
         self._writer = writer
         self.session: Final = session
+        self._is_ending = False
         self._pending: dict[int, PendingAppend] = {}
         """What is on its way, and what has failed without its sender having been told. The mutex covers it."""
 
@@ -72,6 +73,8 @@ class ChannelTxn:
         item = writer.transaction_body(session, piece)
         item.on_settled = self._landed
         with writer.mutex:
+            if self._is_ending and session.is_open:
+                raise InvalidTransactionState(f"{session} is being committed and takes no more", state="ON_COMMIT")
             session.add(int(writer.allocate(1)), piece.vchannel)
             self._pending[id(item)] = item
         try:
@@ -138,25 +141,28 @@ class ChannelTxn:
 
         From here on the transaction neither expires nor is failed by others, and takes no more messages.
         """
-        self.settle()
+        # What other threads send from now on would have its TimeTick above the commit's.
+        self._is_ending = True
+        try:
+            self.settle()
+            return self._hold(vchannels, count, timeout_s)
+        except BaseException:
+            self._is_ending = False
+            raise
+
+    def _hold(self, vchannels: Sequence[str], count: int, timeout_s: float | None) -> Reservation:
         writer, session = self._writer, self.session
         places = tuple(dict.fromkeys([*sorted(session.vchannels), *vchannels]))
+        # The place first: with it nobody can have one of its virtual channels alone, so that none straddles a DDL.
         held = writer.reserve(places, count=count + 1, session=session, timeout_s=timeout_s)
         try:
             with writer.mutex:
-                waits = session.request_commit(int(held.time_tick) + count)
+                if session.in_flight:
+                    raise Backpressure(f"{session}: messages sent through another handle are on their way; try again")
+                session.request_commit(int(held.time_tick) + count)
         except TidegateError:
             held.release()
             raise
-        if waits:  # Another thread has sent some since.
-            try:
-                self.settle()
-                if session.in_flight:
-                    raise Backpressure(f"{session}: messages sent through another handle are on their way; try again")
-            except TidegateError:
-                held.release()
-                self.commit_failed()
-                raise
         return held
 
     def commit(self, pieces: Sequence[Piece] = (), *, timeout_s: float | None = None) -> Appended:
@@ -197,6 +203,7 @@ class ChannelTxn:
         """Its commit is known not to be part of the log; it is open as before."""
         with self._writer.mutex:
             self.session.commit_failed()
+            self._is_ending = False
 
     def rollback(self) -> None:
         """End it; nothing of it was or will be visible."""

@@ -28,6 +28,7 @@ from tidegate.runtime.channel_txn import ChannelTxn
 from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.log import Log
 from tidegate.runtime.pieces import Piece
+from tidegate.runtime.reservation import Reservation
 from tidegate.txn.marker import Marker
 from tidegate.txn.session import SessionState
 
@@ -470,6 +471,42 @@ def test_messages_of_many_threads_are_all_in_or_refused(rig: Rig) -> None:
         tick(writer)
         found = [each.body for each in drain_whole(rig.transactions(after=done.time_tick - 1)) if each.txn == txn.id]
         assert sorted(found) == sorted(accepted)
+
+
+def test_between_the_request_and_the_place_of_a_commit_nothing_more_is_taken(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message of another thread there would have its TimeTick above the commit's. If the commit then fails, the
+    transaction takes messages again."""
+    writer = rig.writer(inline=True)
+    txn = writer.begin(TXN, "a")
+    txn.append("a", b"1")
+    real = writer.reserve
+    refused = []
+
+    def send() -> None:
+        with pytest.raises(InvalidTransactionState, match="being committed"):
+            txn.append_async("a", b"2")
+        refused.append(1)
+
+    def reserve(*places: object, **options: object) -> Reservation:
+        send()
+        held = real(*places, **options)
+        send()
+        if len(refused) == 2:
+            held.release()
+            raise Backpressure("no room")
+        return held
+
+    monkeypatch.setattr(writer, "reserve", reserve)
+    with pytest.raises(Backpressure):
+        txn.commit()
+    txn.append("a", b"3")
+    done = txn.commit()
+    assert len(refused) == 4
+    tick(writer)
+    assert whole(rig, writer) == [b"1", b"3"]
+    assert all(each.time_tick < done.time_tick for each in rig.messages() if each.type is MessageType.INSERT)
 
 
 # -- restarts ------------------------------------------------------------------------------------------------------
