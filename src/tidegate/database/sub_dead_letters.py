@@ -41,7 +41,9 @@ def move_dead_letters(engine: Engine, host: SubscriptionHost) -> Steps[int]:
     try:
         topic = engine.topic(name)
         while left:
-            yield from _move(engine, host, topic, left[:_AT_ONCE])
+            some = left[:_AT_ONCE]
+            yield from _move(engine, host, topic, some)
+            host.dead_letters_moved(len(some))
             del left[:_AT_ONCE]
     finally:
         # Those of an aborted transaction come again by themselves.

@@ -7,21 +7,18 @@ transaction that is still open goes on being pending.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
-from tidegate.clock.timestamp import LOGICAL_BITS, Timestamp
+from tidegate.clock.timestamp import Timestamp
 from tidegate.database.journal import Journal
 from tidegate.database.received import Received
 from tidegate.database.sub_acks import Acks
-from tidegate.database.sub_source import Bell, Source
+from tidegate.database.sub_feed import Feed
+from tidegate.database.sub_source import Bell
 from tidegate.errors import Closed, InUse, InvalidArgument, TidegateError
-from tidegate.log.message import NO_POSITION, Message
+from tidegate.log.message import Message
 from tidegate.topics.acknowledgements import Acknowledgements
 from tidegate.topics.catalog import Subscription, Topic
 from tidegate.topics.message_id import MessageId
@@ -32,11 +29,11 @@ from tidegate.txn.txn_id import TxnId
 if TYPE_CHECKING:
     from tidegate.database.engine import Engine
 
-_logger = logging.getLogger("tidegate.subscriptions")
 _WAIT_MAX_S: Final = 1.0
 _CATCH_UP_S: Final = 0.1
 """How long one look for messages may read what concerns others."""
-_MARGIN_MS: Final = 60_000
+_SNAPSHOT_WAIT_S: Final = 0.2
+_QUIET_S: Final = 5.0
 
 
 class SubscriptionHost:
@@ -59,6 +56,9 @@ class SubscriptionHost:
         self._clients: dict[str, tuple[str, str]] = {}
         """The client and the name of each consumer."""
         self._closed: TidegateError | None = None
+        self._dead_lettered = 0
+        self._quiet_until_s = 0.0
+        """No snapshot is tried before."""
         self.journal: Final = Journal(
             engine.log,
             engine.channel_of(topic.id, 0),
@@ -74,19 +74,26 @@ class SubscriptionHost:
             buffer_max=engine.settings.receive_buffer,
             unacked_max=engine.settings.receive_buffer,
         )
-        self._sources = self._open_sources()
+        self._feed = Feed(
+            engine.log,
+            topic,
+            subscription,
+            self.machine,
+            self._bell,
+            channel_of=lambda shard: engine.channel_of(topic.id, shard),
+            transaction_ms_max=engine.settings.transaction_timeout_max_ms,
+        )
         self._acks = Acks(self.machine, self.journal, engine.transactions, self._lock, self._bell.ring)
         self.ack = self._acks.ack
         self.ack_cumulative = self._acks.ack_cumulative
         self.ack_in_txn = self._acks.ack_in_txn
         self.ack_cumulative_in_txn = self._acks.ack_cumulative_in_txn
-        self._pinned = {each.channel: each.segment for each in self._sources}
         if not self.journal.has_snapshot:
-            self._pin()
+            self._feed.pin()
             self.journal.snapshot(self.machine.snapshot)  # From now on its records are kept.
         for raw in self.machine.pending_txns():
             # What is still pending for one that has ended was never confirmed to it, or it was aborted.
-            if not engine.transactions.take_part_again(TxnId.from_bytes16(raw), subscription.vchannel, self._acks):
+            if not engine.transactions.take_part_again(TxnId.from_bytes16(raw), self._acks.name, self._acks):
                 self._acks.end(raw, False)
 
     # -- opening -----------------------------------------------------------------------------------------------------
@@ -102,29 +109,6 @@ class SubscriptionHost:
 
         self.journal.recover(restore, apply, since=self.subscription.created)
         return found[0]
-
-    def _open_sources(self) -> list[Source]:
-        by_channel: dict[str, dict[str, int]] = {}
-        for shard, vchannel in enumerate(self.topic.vchannels):
-            by_channel.setdefault(self._engine.channel_of(self.topic.id, shard), {})[vchannel] = shard
-        start = self._start()
-        marks = self.machine.marks()
-        found = []
-        for channel, shards in sorted(by_channel.items()):
-            # A transaction may have been acknowledged in part: its messages are read again, and those left out.
-            after = min(marks[each].timestamp - 1 if each in marks else int(start) for each in shards.values())
-            position = self._engine.log.pins(channel).get(self._pin_name, NO_POSITION)
-            found.append(
-                Source(self._engine.log, channel, shards, self._bell, position=position, after=Timestamp(max(after, 0)))
-            )
-        return found
-
-    def _start(self) -> Timestamp:
-        """Nothing at or below it is delivered."""
-        start = self.subscription.start
-        if start == "earliest":
-            return self.topic.created
-        return self.subscription.created if start == "latest" else Timestamp(max(int(start) - 1, 0))
 
     # -- consumers ---------------------------------------------------------------------------------------------------
 
@@ -145,7 +129,7 @@ class SubscriptionHost:
         return id
 
     def disconnect(self, consumer: str) -> None:
-        """A consumer leaves; what it holds is given to others. An unknown one is no error."""
+        """A consumer leaves; what it holds is given to others."""
         with self._lock:
             self._clients.pop(consumer, None)
             self.machine.remove_consumer(consumer)
@@ -155,9 +139,6 @@ class SubscriptionHost:
         """The consumers that a client has connected."""
         with self._lock:
             return [id for id, (owner, _) in self._clients.items() if owner == client]
-
-    def has(self, consumer: str) -> bool:
-        return consumer in self._clients
 
     # -- delivery ----------------------------------------------------------------------------------------------------
 
@@ -172,7 +153,7 @@ class SubscriptionHost:
         found, _ = self._take(consumer, max_messages)
         if found or timeout_s <= 0:
             if not found:
-                self._ask()  # Whoever comes again finds it.
+                self._feed.ask()  # Whoever comes again finds it.
             return found
         with self._bell.listening():
             while True:
@@ -183,7 +164,7 @@ class SubscriptionHost:
                 left = deadline - self._monotonic()
                 if left <= 0:
                     return []
-                self._ask()
+                self._feed.ask()
                 self._bell.wait(heard, min(left, due_s))
 
     def _take(self, consumer: str, max_messages: int) -> tuple[list[Received], float]:
@@ -198,7 +179,7 @@ class SubscriptionHost:
                 found += self.machine.take(consumer, max_messages - len(found), now_ms)
                 if len(found) >= max_messages:
                     break
-                fed = self._feed()
+                fed = self._feed.read()
                 if fed is None or (not fed and (found or self._monotonic() - started > _CATCH_UP_S)):
                     break
             due_ms = self.machine.next_due_ms()
@@ -207,25 +188,6 @@ class SubscriptionHost:
             wait_s = 0.0  # There is more to read.
         name = self.topic.name
         return [_received(each, name) for each in found], wait_s
-
-    def _feed(self) -> int | None:
-        """Read on once in every channel; how many messages that were, None when there is nothing to read now."""
-        count, read = 0, False
-        for source in self._sources:
-            room = self.machine.wants()
-            if not room:
-                break
-            part = source.next(room)
-            if part is not None:
-                read = True
-                if part[1]:
-                    self.machine.feed(*part)
-                    count += len(part[1])
-        return count if read else None
-
-    def _ask(self) -> None:
-        for source in self._sources:
-            source.ask()
 
     def nack(self, consumer: str, ids: Sequence[MessageId], delay_ms: int = 0) -> None:
         """Give messages back, to be delivered again after `delay_ms`. No effect on what the consumer does not hold."""
@@ -249,6 +211,11 @@ class SubscriptionHost:
             found = self.machine.dead_letters()
         return [_received(each, self.topic.name) for each in found]
 
+    def dead_letters_moved(self, count: int) -> None:
+        """They are in the dead-letter topic, and acknowledged here."""
+        with self._lock:
+            self._dead_lettered += count
+
     def return_dead_letters(self, ids: Sequence[MessageId]) -> None:
         """They could not be moved; `take_dead_letters` returns them again."""
         with self._lock:
@@ -258,37 +225,22 @@ class SubscriptionHost:
 
     def maintain(self) -> None:
         """Write a snapshot when it is time, and let go of the log that nobody needs."""
-        moved = any(self._pinned[each.channel] != each.segment for each in self._sources)
-        if self._closed is None and (moved or self.journal.wants_snapshot()):
-            places: dict[str, Timestamp] = {}
+        now = self._monotonic()
+        if self._closed is not None or now < self._quiet_until_s:
+            return
+        if not (self._feed.may_let_go or self.journal.wants_snapshot()):
+            return
+        needed: dict[str, Timestamp] = {}
 
-            def make() -> bytes:
-                with self._lock:
-                    places.update((each.channel, self._needed_from(each)) for each in self._sources)
-                    return self.machine.snapshot()
+        def make() -> bytes:
+            with self._lock:
+                needed.update(self._feed.needed())
+                return self.machine.snapshot()
 
-            if self.journal.snapshot(make):
-                self._pin(places)
-
-    def _needed_from(self, source: Source) -> Timestamp:
-        """Everything below it is acknowledged."""
-        marks = self.machine.status().oldest_unacked
-        needed = [marks[shard].timestamp for shard in source.shards.values() if shard in marks]
-        needed += [next((id.timestamp for id in source.left()), int(source.after))]
-        return Timestamp(min(needed))
-
-    def _pin(self, needed: dict[str, Timestamp] | None = None) -> None:
-        """Keep what is needed, and what transactions that end there may have written before."""
-        back_ms = self._engine.settings.transaction_timeout_max_ms + _MARGIN_MS
-        for source in self._sources:
-            since = self._start() if needed is None else needed[source.channel]
-            earliest = max(int(since) - (back_ms << LOGICAL_BITS), int(self.topic.created))
-            self._engine.log.pin(source.channel, self._pin_name, source.position_before(Timestamp(earliest)))
-            self._pinned[source.channel] = source.segment
-
-    @property
-    def _pin_name(self) -> str:
-        return pin_name(self.subscription)
+        if self.journal.snapshot(make, timeout_s=_SNAPSHOT_WAIT_S):
+            self._feed.pin(needed)
+        else:  # A commit is on its way, or its outcome is not known. Acknowledgements are not held up again soon.
+            self._quiet_until_s = now + _QUIET_S
 
     # -- the whole -----------------------------------------------------------------------------------------------------
 
@@ -297,31 +249,18 @@ class SubscriptionHost:
         with self._lock:
             self._check_open()
             found, oldest = self._summary()
-            left = [id for source in self._sources for id in source.left()]
-            places = [(source, source.place()) for source in self._sources]
-        acks = self.machine.acknowledgements
-        left = [id for id in left if not acks.is_acknowledged(id)]
-        count = len(left)
-        oldest += [id.timestamp for id in left]
-        for source, place in places:
-            for shard, part in source.between(place):
-                ticks = part.time_ticks
-                if acks.has_exceptions(shard):  # Acknowledged before a restart, and not yet read again.
-                    ids = map(MessageId, repeat(shard), ticks.tolist(), part.positions.tolist())
-                    ticks = ticks[np.array([not acks.is_acknowledged(id) for id in ids], np.bool_)]
-                if len(ticks):
-                    count += len(ticks)
-                    oldest.append(int(ticks.min()))
-        newest = max(place.newest for _, place in places)
-        lag_ms = newest.ms_since(Timestamp(min(oldest))) if oldest else 0
-        return {**found, "backlog": found["in_memory"] + count, "lag_ms": max(lag_ms, 0)}
+            unread = self._feed.unread()
+        count, first = unread.count(self.machine.acknowledgements)
+        oldest = min((each for each in (oldest, first) if each is not None), default=None)
+        lag_ms = 0 if oldest is None else max(unread.newest.ms_since(Timestamp(oldest)), 0)
+        return {**found, "backlog": found["in_memory"] + count, "lag_ms": lag_ms}
 
     def summary(self) -> dict[str, Any]:
         """What is known without reading."""
         with self._lock:
             return self._summary()[0]
 
-    def _summary(self) -> tuple[dict[str, Any], list[int]]:
+    def _summary(self) -> tuple[dict[str, Any], int | None]:
         status = self.machine.status()
         consumers = {id: status.consumers.get(id, 0) for id in self._clients}
         found = {
@@ -339,9 +278,9 @@ class SubscriptionHost:
             "redelivered": status.redelivered_total,
             "acknowledged": status.acknowledged_total,
             "dead": status.dead,
-            "dead_lettered": status.dead_total,
+            "dead_lettered": self._dead_lettered,
         }
-        return found, [id.timestamp for id in status.oldest_unacked.values()]
+        return found, min((id.timestamp for id in status.oldest_unacked.values()), default=None)
 
     def close(self, why: TidegateError | None = None, *, dropped: bool = False) -> None:
         """Stop; whoever waits is told. A dropped one takes part in no transaction any more."""
@@ -349,8 +288,7 @@ class SubscriptionHost:
             if self._closed is not None:
                 return
             self._closed = why or Closed(f"{self} was closed; open the database again")
-            for source in self._sources:
-                source.close()
+            self._feed.close()
         if dropped:
             self._acks.close()
         self._bell.ring()
@@ -363,27 +301,9 @@ class SubscriptionHost:
         return f"subscription {self.subscription.name!r} on {self.topic.name!r}"
 
 
-def pin_name(subscription: Subscription) -> str:
-    """Under which name the log is kept for a subscription."""
-    return f"unread {subscription.vchannel}"
-
-
 def _received(each: Delivered, topic: str) -> Received:
     payload = each.payload
     if type(payload) is bytes:
         return Received(each.id, topic, each.redelivery_count, payload)
     rows, index = payload
     return Received(each.id, topic, each.redelivery_count, None, rows[index])
-
-
-def check_same(there: Subscription, **asked: Any) -> None:
-    """Whether an existing subscription is what somebody asks for; None asks for nothing.
-
-    Raises: `InvalidArgument`.
-    """
-    for name, value in asked.items():
-        if value is not None and value != (found := getattr(there, name)):
-            raise InvalidArgument(
-                f"subscription {there.name!r} on {there.topic!r} has {name}={found!r} since {there.created}, not"
-                f" {value!r}; leave it out, or drop the subscription first"
-            )

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.database.journal import Journal
 from tidegate.database.sub_dead_letters import move_dead_letters
-from tidegate.database.sub_host import SubscriptionHost, check_same, pin_name
-from tidegate.errors import Closed, LeaseLost, NotFound, TidegateError
+from tidegate.database.sub_feed import pin_name
+from tidegate.database.sub_host import SubscriptionHost
+from tidegate.errors import Closed, InvalidArgument, LeaseLost, NotFound, TidegateError
 from tidegate.runtime.steps import run
 from tidegate.topics.catalog import Change, Kind, Start, Subscription, SubscriptionDropped, TopicDropped
 
@@ -80,7 +81,7 @@ class Subscriptions:
             )
         )
         host = self.host(topic, name)
-        check_same(host.subscription, **wanted)
+        _check_same(host.subscription, **wanted)
         id = host.connect(client, consumer)
         with self._lock:
             self._consumers[id] = host
@@ -195,3 +196,16 @@ class Subscriptions:
             hosts, self._hosts, self._consumers = list(self._hosts.values()), {}, {}
         for host in hosts:
             host.close()
+
+
+def _check_same(there: Subscription, **asked: Any) -> None:
+    """Whether an existing subscription is what somebody asks for; None asks for nothing.
+
+    Raises: `InvalidArgument`.
+    """
+    for name, value in asked.items():
+        if value is not None and value != (found := getattr(there, name)):
+            raise InvalidArgument(
+                f"subscription {there.name!r} on {there.topic!r} has {name}={found!r} since {there.created}, not"
+                f" {value!r}; leave it out, or drop the subscription first"
+            )
