@@ -11,16 +11,20 @@ from tidegate.errors import TidegateError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tidegate.database.consumer import Consumer
     from tidegate.database.database import Database
     from tidegate.database.settings import DatabaseSettings
+    from tidegate.database.transaction import Transaction
     from tidegate.runtime.log import Log, LogFiles
     from tidegate.runtime.settings import Durability, LogSettings
 
 __version__ = "0.1.0"
 
 _ON_USE: Final = {
+    "Consumer": "tidegate.database.consumer",
     "Database": "tidegate.database.database",
     "DatabaseSettings": "tidegate.database.settings",
+    "Transaction": "tidegate.database.transaction",
     "Durability": "tidegate.runtime.settings",
     "Log": "tidegate.runtime.log",
     "LogFiles": "tidegate.runtime.log",
@@ -61,6 +65,7 @@ def read_log(path: str | Path) -> LogFiles:
 
 
 __all__ = [
+    "Consumer",
     "Database",
     "DatabaseSettings",
     "Durability",
@@ -69,6 +74,7 @@ __all__ = [
     "LogSettings",
     "TidegateError",
     "Timestamp",
+    "Transaction",
     "open",
     "open_log",
     "read_log",

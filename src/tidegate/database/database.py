@@ -39,6 +39,7 @@ from tidegate.errors import (
     Conflict,
     InUse,
     InvalidArgument,
+    NotLeader,
     TidegateError,
     TransactionAborted,
     TransactionNotFound,
@@ -100,6 +101,17 @@ class Database:
     def is_owner(self) -> bool:
         """Whether this process owns the database."""
         return self.backend.is_owner
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, in the process that owns the database.
+
+        Raises: `NotLeader` elsewhere.
+        """
+        backend = self.backend
+        if not isinstance(backend, LocalBackend):
+            raise NotLeader(f"{self.path} is owned by another process; its engine is there")
+        return backend.engine
 
     @property
     def channels(self) -> int:
