@@ -271,9 +271,9 @@ class Database:
             return await asyncio.to_thread(self.commit, txn, writes, keys)
         return await run_async(backend.engine.transactions.commit(txn.id, writes, keys))
 
-    def transactions(self) -> list[dict[str, Any]]:
-        """Transactions that are live, or ended not long ago."""
-        return self.again(lambda: self.backend.transactions())
+    def transactions(self, finished: int | None = None) -> list[dict[str, Any]]:
+        """Transactions that are live, and those that ended not long ago: the newest `finished`, by default all."""
+        return self.again(lambda: self.backend.transactions(finished))
 
     def abort(self, id: str | TxnId, reason: str = "ended by hand") -> None:
         """End somebody's transaction."""

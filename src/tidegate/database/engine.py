@@ -22,10 +22,11 @@ from tidegate.database.clients import OWNER, Clients
 from tidegate.database.journal import Journal
 from tidegate.database.live_transactions import Keys, Writes
 from tidegate.database.producing import Producing
+from tidegate.database.report import Report
 from tidegate.database.settings import DatabaseSettings
 from tidegate.database.subscriptions import Subscriptions
 from tidegate.database.transactions import Transactions
-from tidegate.errors import TidegateError, WaitTimeout
+from tidegate.errors import NotFound, TidegateError, WaitTimeout
 from tidegate.log.message import Message
 from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.log import Log
@@ -61,6 +62,8 @@ class Engine:
             self.log.channel(SYSTEM)
             self._catalog_journal = Journal(self.log, SYSTEM, CATALOG_VCHANNEL, snapshot_every=1000)
             self._catalog_journal.recover(self._restore_catalog, self._recover_catalog)
+            self._places: frozenset[str] = frozenset()
+            self._note_places()
             self._coordinators = [self._open_coordinator(number) for number in range(coordinators)]
             self.transactions: Final = Transactions(
                 self._coordinators,
@@ -80,6 +83,7 @@ class Engine:
             ends.callback(self.subscriptions.close)
             self.producing: Final = Producing(self)
             ends.callback(self.producing.close)
+            self.report: Final = Report(self)
             self._stop = Event()
             self._thread = Thread(target=self._look_after, name="tidegate-database", daemon=True)
             self._thread.start()
@@ -144,6 +148,7 @@ class Engine:
                 if request.error is not None:
                     raise request.error
                 change = self._catalog.apply(record, request.item.result().time_tick)
+                self._note_places()
         finally:
             journal.leave()
         if change is not None:
@@ -158,6 +163,22 @@ class Engine:
         """
         with self._catalog_lock:
             return self._catalog.topic(name)
+
+    def check_places(self, writes: Writes) -> None:
+        """Refuse messages for a topic that was dropped since its place was looked up: nobody would ever read them.
+
+        Raises: `NotFound`.
+        """
+        for pieces in writes.values():
+            for piece in pieces:
+                if piece.vchannel not in self._places:
+                    raise NotFound(
+                        f"{piece.vchannel!r} belongs to no topic: it was dropped, or dropped and created again;"
+                        f" nothing was written"
+                    )
+
+    def _note_places(self) -> None:
+        self._places = frozenset(name for topic in self._catalog.topics() for name in topic.vchannels)
 
     def channel_of(self, topic_id: int, shard: int) -> str:
         """The channel that a shard of a topic lies in."""
@@ -256,6 +277,7 @@ class Engine:
         run(self.transactions.expire())
         run(self.transactions.drive_on())
         run(self.transactions.write_ends())
+        self.report.rates.sample()
         for client in self.clients.take_silent():
             self.client_gone(client, lost=True)
 
@@ -272,13 +294,8 @@ class Engine:
         run(self.transactions.write_ends())
 
     def status(self) -> dict[str, Any]:
-        """The state of the database, as data."""
-        return {
-            "path": str(self.path),
-            "clients": [{"id": each.id, "name": each.name} for each in self.clients.all()],
-            "transactions": self.transactions.status(),
-            "subscriptions": self.subscriptions.status(),
-        }
+        """The state of the database, as data; see `Report`."""
+        return self.report.status()
 
     def close(self) -> None:
         """Stop owning the database. Open transactions that were logged can go on with the next owner."""

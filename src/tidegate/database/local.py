@@ -16,7 +16,6 @@ from tidegate.runtime.steps import run
 from tidegate.topics import statements
 from tidegate.topics.catalog import Topic
 from tidegate.topics.message_id import MessageId
-from tidegate.txn.coordinator_records import Transaction
 from tidegate.txn.txn_id import TxnId
 
 
@@ -76,9 +75,11 @@ class LocalBackend:
         return self.engine.begin(self._client, timeout_ms)
 
     def commit(self, id: TxnId, writes: Writes, keys: Keys) -> Timestamp:
+        self.engine.check_places(writes)
         return self.engine.commit(id, writes, keys)
 
     def write_ahead(self, id: TxnId, writes: Writes) -> None:
+        self.engine.check_places(writes)
         self.engine.write_ahead(id, writes)
 
     def note_read(self, id: TxnId, hashes: Sequence[int], table: str) -> Timestamp:
@@ -90,13 +91,13 @@ class LocalBackend:
     def find_commit(self, id: TxnId) -> Timestamp | None:
         return self.engine.find_commit(id, self.engine.channels)
 
-    def transactions(self) -> list[dict[str, Any]]:
-        now = self.engine.log.allocate(1).physical_ms
-        return [_transaction_row(each, now) for each in self.engine.transactions.list()]
+    def transactions(self, finished: int | None = None) -> list[dict[str, Any]]:
+        return self.engine.report.transactions(finished)
 
     # -- topics ----------------------------------------------------------------------------------------------
 
     def send(self, writes: Writes, keys: Keys) -> Timestamp:
+        self.engine.check_places(writes)
         return run(self.engine.transactions.send(self._client, writes, keys))
 
     def open_producer(self, topic: str, name: str) -> tuple[int, int | None]:
@@ -152,20 +153,6 @@ class LocalBackend:
 
 def _topic_row(topic: Topic) -> dict[str, Any]:
     return {"name": topic.name, "id": topic.id, "shards": topic.shards, "created": str(topic.created)}
-
-
-def _transaction_row(txn: Transaction, now_ms: int) -> dict[str, Any]:
-    ended = txn.state.has_ended
-    return {
-        "id": str(txn.id),
-        "state": str(txn.state),
-        "client": txn.client,
-        "age_ms": max((txn.ended_ms if ended and txn.ended_ms else now_ms) - txn.opened_ms, 0),
-        "timeout_in_ms": None if ended else txn.deadline_ms - now_ms,
-        "participants": list(txn.participants),
-        "commit_timestamp": None if txn.commit_timestamp is None else int(txn.commit_timestamp),
-        "reason": txn.reason,
-    }
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from typing import Final, Protocol
 
+from tidegate.clock.timestamp import Timestamp
+from tidegate.database.journal import Journal
 from tidegate.database.live_transactions import LiveTransactions, RecordLog
 from tidegate.errors import InvalidArgument
-from tidegate.log.message import MessageType
+from tidegate.log.message import Message, MessageType
 from tidegate.runtime.pieces import Piece
 from tidegate.runtime.steps import Request, Steps
 from tidegate.topics import sub_records as records
+from tidegate.topics.acknowledgements import Acknowledgements
 from tidegate.topics.message_id import MessageId
 from tidegate.topics.sub_entry import Change
 from tidegate.topics.subscription import Subscription as Machine
@@ -117,6 +120,14 @@ class Acks:
         self._journal.leave()
         self._changed()
 
+    def pending(self, txn: TxnId) -> dict[str, int]:
+        """How many messages a transaction holds one by one, and in how many shards everything up to one."""
+        raw = txn.to_bytes16()
+        with self._lock:
+            acks = self._machine.acknowledgements
+            upto = sum(1 for holder, _ in acks.cumulative().values() if holder == raw)
+            return {"messages": len(acks.pending_ids(raw)), "shards_up_to_one": upto}
+
     # -- taking part in transactions ---------------------------------------------------------------------------------
 
     def prepare(self, txn: TxnId) -> Iterable[tuple[str, Piece]]:
@@ -165,3 +176,17 @@ class Acks:
     def close(self) -> None:
         """The subscription is gone."""
         self._is_closed = True
+
+
+def recover(journal: Journal, since: Timestamp) -> Acknowledgements:
+    """What a subscription has acknowledged, and what is pending in it, as its log says."""
+    found = [Acknowledgements()]
+
+    def restore(snapshot: bytes) -> None:
+        found[0] = Acknowledgements.restore(snapshot)
+
+    def apply(record: bytes, message: Message) -> None:
+        found[0].apply(record, message.txn)
+
+    journal.recover(restore, apply, since)
+    return found[0]

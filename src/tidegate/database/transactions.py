@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import asdict
 from typing import Any
 
@@ -446,12 +445,6 @@ class Transactions(LiveTransactions):
             "committed_and_unwritten": undriven,
             "conflict_window": asdict(conflicts),
         }
-
-    def list(self) -> list[Transaction]:
-        """Every transaction that is known, live ones first."""
-        with self._lock:
-            found = [copy(txn) for coordinator, _ in self._coordinators for txn in coordinator.transactions()]
-        return sorted(found, key=lambda txn: (txn.state.has_ended, txn.opened_ms, txn.id))
 
     def expire(self) -> Steps[int]:
         """Abort what is past its deadline; how many were."""

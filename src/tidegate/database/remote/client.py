@@ -123,8 +123,8 @@ class RemoteBackend:
         found = self._call("find_commit", {"txn": str(id)})[0]
         return None if found is None else Timestamp(found)
 
-    def transactions(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._call("transactions", {})[0]
+    def transactions(self, finished: int | None = None) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._call("transactions", {"finished": finished})[0]
         return found
 
     # -- topics ----------------------------------------------------------------------------------------------

@@ -171,7 +171,7 @@ CALLS: Final[dict[str, Callable[[Asked], Any]]] = {
     "note_read": _note_read,
     "abort": lambda asked: asked.backend.abort(asked.txn, asked.head["reason"]),
     "find_commit": lambda asked: asked.backend.find_commit(asked.txn),
-    "transactions": lambda asked: asked.backend.transactions(),
+    "transactions": lambda asked: asked.backend.transactions(asked.head.get("finished")),
     "open_producer": lambda asked: asked.backend.open_producer(*asked.of("topic", "name")),
     "produce": _produce,
     "subscribe": lambda asked: asked.backend.subscribe(*asked.of("topic", "name", "options")),
