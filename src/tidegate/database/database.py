@@ -39,6 +39,7 @@ from tidegate.errors import (
     Conflict,
     InUse,
     InvalidArgument,
+    NotFound,
     NotLeader,
     TidegateError,
     TransactionAborted,
@@ -179,13 +180,13 @@ class Database:
         self._topics.clear()
         return found
 
-    def topic(self, name: str) -> Topic:
-        """A topic by its name.
+    def topic(self, name: str, *, fresh: bool = False) -> Topic:
+        """A topic by its name; `fresh` asks the owner though it is known here.
 
         Raises: `NotFound`.
         """
         found = self._topics.get(name)
-        if found is None or self.backend.is_owner:
+        if found is None or fresh or self.backend.is_owner:
             found = self._topics[name] = self.again(lambda: self.backend.topic(name))
         return found
 
@@ -284,14 +285,21 @@ class Database:
 
     def send(self, topic: str, value: Any, *, key: Key | None = None, headers: Mapping[str, str] | None = None) -> Sent:
         """Send a message, or one for each row of an Arrow batch or table; durable when this returns."""
-        outgoing = Outgoing(self.channels)
-        sent = check_count(outgoing.add(self.topic(topic), value, key=key, headers=headers, turn=self.next_turn()))
-        backend = self.backend
-        if isinstance(backend, LocalBackend):
-            timestamp = backend.send(outgoing.writes(), outgoing.hashes)
-        else:
-            # A transaction of its own: its id tells, after a lost answer, whether it was carried out.
-            timestamp = self.commit(self.transaction(), outgoing.writes(), outgoing.hashes)
+        for fresh in (False, True):
+            found = self.topic(topic, fresh=fresh)
+            outgoing = Outgoing(self.channels)
+            sent = check_count(outgoing.add(found, value, key=key, headers=headers, turn=self.next_turn()))
+            backend = self.backend
+            try:
+                if isinstance(backend, LocalBackend):
+                    timestamp = backend.send(outgoing.writes(), outgoing.hashes)
+                else:
+                    # A transaction of its own: its id tells, after a lost answer, whether it was carried out.
+                    timestamp = self.commit(self.transaction(), outgoing.writes(), outgoing.hashes)
+                break
+            except NotFound:
+                if fresh:
+                    raise  # It was dropped; the first time it may have been created again since.
         self.seen(timestamp)
         return Sent(timestamp, sent)
 
