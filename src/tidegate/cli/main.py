@@ -92,6 +92,9 @@ def _silence(stream: TextIO) -> None:
 
 _COMMANDS: Final = {
     "demo": ("tidegate.cli.demo:demo", "Watch writers, ticks and readers live for a few seconds."),
+    "status": ("tidegate.cli.status:status", "Show the state of a database: what goes on, what waits, and on what."),
+    "transactions": ("tidegate.cli.transactions:transactions", "List open and hanging transactions; end one."),
+    "sql": ("tidegate.cli.sql:sql", "Run statements in a database."),
     "log": ("tidegate.cli.log:log", "Look into a log: channels, segments, messages; verify and repair it."),
     "bench": ("tidegate.cli.bench:bench", "Measure this machine, each figure against a plain alternative."),
     "simulate": ("tidegate.cli.simulate:simulate", "Run the log in a simulated world of faults, by seed."),
@@ -112,6 +115,9 @@ def tidegate() -> None:
     \b
     Examples:
       tidegate demo
+      tidegate sql shop.tide "CREATE TOPIC audit" --create
+      tidegate status shop.tide --watch
+      tidegate transactions shop.tide --older-than 10s
       tidegate log show shop.tide
       tidegate log print shop.tide orders --follow
       tidegate bench all --check

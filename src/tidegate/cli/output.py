@@ -55,6 +55,11 @@ def to_json(value: Any) -> str:
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right: str = "") -> None:
+    """Print what `make_table` makes."""
+    console().print(make_table(titles, rows, right=right))
+
+
+def make_table(titles: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right: str = "") -> Table:
     """A table; the columns named in `right`, separated by spaces, are aligned to the right."""
     aligned = right.split()
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
@@ -64,8 +69,8 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right: 
             title, justify="right" if is_right else "left", overflow="fold", no_wrap=is_right or not number
         )
     for row in rows:
-        table.add_row(*[Text(cell) for cell in row])
-    console().print(table)
+        table.add_row(*[cell if isinstance(cell, Text) else Text(cell) for cell in row])
+    return table
 
 
 def print_line(text: str = "", *, style: str | None = None) -> None:
@@ -80,6 +85,20 @@ def size(count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"
+
+
+def duration(ms: float) -> str:
+    """A span of time, readable, in at most nine columns: `450 ms`, `12.3 s`, `2 min 5 s`, `3 h 12 m`."""
+    if ms < 1_000:
+        return f"{ms:.0f} ms"
+    seconds = ms / 1_000
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} m" if hours < 24 else f"{hours // 24} d {hours % 24} h"
 
 
 def when(timestamp: Timestamp) -> str:

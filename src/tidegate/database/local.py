@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.clients import OWNER
@@ -17,6 +17,11 @@ from tidegate.topics import statements
 from tidegate.topics.catalog import Topic
 from tidegate.topics.message_id import MessageId
 from tidegate.txn.txn_id import TxnId
+
+_SHOWN: Final = (
+    "id", "state", "client", "age_ms", "timeout_in_ms", "channels", "subscriptions", "commit_timestamp", "reason",
+)  # fmt: skip
+"""What SHOW TRANSACTIONS gives; `Report.transactions` has more."""
 
 
 class LocalBackend:
@@ -61,7 +66,7 @@ class LocalBackend:
             case statements.ShowSubscriptions(topic):
                 return [_plain(asdict(each)) for each in catalog.subscriptions(topic)]
             case statements.ShowTransactions():
-                return self.transactions()
+                return [{name: each[name] for name in _SHOWN} for each in self.transactions()]
         return []
 
     def _describe(self, topic: Topic) -> dict[str, Any]:

@@ -1,0 +1,131 @@
+"""`tidegate sql`: statements from the command line or from stdin, rows as a table or as JSON."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tidegate.cli.output import json_option, print_json, print_line, print_table, printable, to_json
+from tidegate.cli.reach import path_argument, reach
+from tidegate.errors import TidegateError
+
+if TYPE_CHECKING:
+    from tidegate.database.database import Database
+
+_PART: Final = re.compile(
+    r"""--[^\n]* | /\*.*?(?:\*/|\Z) | (?P<quote>['"`]).*?(?:(?P=quote)|\Z) | ; | [^;'"`/-]+ | .""",
+    re.VERBOSE | re.DOTALL,
+)
+_PROMPT: Final = "tidegate> "
+_NUMBERS: Final = (int, float)
+
+
+@click.command()
+@path_argument
+@click.argument("statement", required=False)
+@click.option("--create", is_flag=True, help="Make the database if there is none at PATH.")
+@json_option
+def sql(path: Path, statement: str | None, create: bool, as_json: bool) -> None:
+    """Run STATEMENT in the database at PATH and print its rows; without one, those on stdin, each ended by `;`.
+
+    The first statement that fails ends it, and nothing after it runs; on a terminal it goes on with the next.
+
+    \b
+    Statements:
+      CREATE TOPIC [IF NOT EXISTS] name [SHARDS n]
+      DROP TOPIC [IF EXISTS] name
+      DESCRIBE TOPIC name
+      SHOW TOPICS
+      SHOW SUBSCRIPTIONS [ON topic]
+      DROP SUBSCRIPTION [IF EXISTS] name ON topic
+      SHOW TRANSACTIONS
+
+    \b
+    Examples:
+      tidegate sql shop.tide "CREATE TOPIC audit SHARDS 4" --create
+      tidegate sql shop.tide "SHOW TOPICS" --json
+      tidegate sql shop.tide < topics.sql
+
+    Exit codes: 0 fine, 1 no such database or a statement failed, 2 usage.
+    """
+    if statement is not None and not statement.strip(" \t\r\n;"):
+        raise click.BadParameter(
+            "it is empty; give a statement, or none to read them from stdin.", param_hint="STATEMENT"
+        )
+    with reach(path, "sql", create=create) as db:
+        if statement is not None:
+            for each in split(statement):
+                _run(db, each, as_json)
+            return
+        is_terminal = sys.stdin.isatty()
+        for each in _from_stdin(is_terminal):
+            try:
+                _run(db, each, as_json)
+            except TidegateError as error:
+                if not is_terminal:
+                    raise
+                click.echo(f"tidegate: {error}", err=True)
+
+
+def _run(db: Database, statement: str, as_json: bool) -> None:
+    rows = db.sql(statement)
+    if as_json:
+        for row in rows:
+            print_json(row)
+    elif rows:
+        titles = list(rows[0])
+        right = " ".join(name for name in titles if all(isinstance(row[name], _NUMBERS) for row in rows))
+        print_table(titles, [[_cell(row[name]) for name in titles] for row in rows], right=right)
+    else:
+        words = statement.split(maxsplit=1)
+        print_line("no rows" if words and words[0].upper() in ("SHOW", "DESCRIBE", "SELECT") else "done")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return printable(", ".join(value))
+    return printable(value if isinstance(value, str) else to_json(value))
+
+
+def _from_stdin(is_terminal: bool) -> Iterator[str]:
+    """Statements as they are completed, and what is left at the end."""
+    text = ""
+    while True:
+        if is_terminal:
+            click.echo(_PROMPT if not text.strip() else "      ... ", nl=False, err=True)
+        line = sys.stdin.readline()
+        text += line
+        parts = list(split(text, keep_rest=bool(line)))
+        yield from parts[:-1] if line else parts
+        if not line:
+            return
+        text = parts[-1]
+
+
+def split(text: str, *, keep_rest: bool = False) -> Iterator[str]:
+    """The statements of a text, without empty ones; a `;` in quotes or a comment ends none.
+
+    With `keep_rest` the last one yielded is what follows the last `;`, as it is.
+    """
+    parts: list[str] = []
+    has_words = False
+    for match in _PART.finditer(text):
+        found = match.group()
+        if found == ";":
+            if has_words:
+                yield "".join(parts).strip()
+            parts, has_words = [], False
+            continue
+        parts.append(found)
+        has_words = has_words or (bool(found.strip()) and not found.startswith(("--", "/*")))
+    if keep_rest:
+        yield "".join(parts)
+    elif has_words:
+        yield "".join(parts).strip()

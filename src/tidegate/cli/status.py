@@ -1,0 +1,201 @@
+"""`tidegate status`: a database at one moment: who uses it, what goes on, what waits, and on what (promise 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from tidegate.cli.output import duration, json_option, make_table, printable
+from tidegate.cli.reach import path_argument, reach, show, watchable
+
+_ROWS_MAX: Final = 30
+"""Of one table; --json prints all."""
+_SLOW_MS: Final = 1_000
+"""A watermark that is further behind is worth a colour."""
+
+Row = dict[str, Any]
+
+
+@click.command()
+@path_argument
+@watchable
+@json_option
+def status(path: Path, watch: bool, every_s: float, as_json: bool) -> None:
+    """Show the state of the database at PATH: its owner and clients, transactions, subscriptions and channels.
+
+    A database that another process has open is reached through that process; one that nobody has open is opened.
+
+    \b
+    What the columns say:
+      behind      how far a channel's last tick is behind now; readers have all that is older
+      waits for   the append or transaction that keeps the next tick below it, and since when
+      keeps log   the open transaction that begins first: LastConfirmed and retention stay there
+      backlog     messages of a subscription that are not acknowledged; lag is the age of the oldest
+      unacked     of those, delivered to a consumer; pending, acknowledged in an open transaction
+
+    Rates are over the last 5 s. --json prints one object with all of it, also what the tables leave out.
+
+    \b
+    Examples:
+      tidegate status shop.tide
+      tidegate status shop.tide --watch --every 0.5
+      tidegate status shop.tide --json | jq .transactions.oldest_open
+      tidegate status shop.tide --json | jq '.channels[] | select(.held_by) | .held_by'
+
+    Exit codes: 0 fine, 1 no such database or it cannot be opened, 2 usage.
+    """
+    with reach(path, "status") as db:
+
+        def ask() -> Row:
+            found = db.status()
+            found["clients"] = [each for each in found["clients"] if each["name"] != db.name]  # Not this command.
+            return {**found, "opened_by_this_command": db.is_owner}
+
+        show(ask, draw, lambda found: iter([found]), as_json=as_json, watch=watch, every_s=every_s)
+
+
+# -- drawing -----------------------------------------------------------------------------------------------------------
+
+
+def draw(found: Row) -> Group:
+    """The state as tables that fit 80 columns."""
+    parts: list[RenderableType] = [*_head(found)]
+    for rows, table in (
+        (found["clients"], _clients),
+        (found["topics"], _topics),
+        (found["subscriptions"], _subscriptions),
+        (found["channels"], _channels),
+    ):
+        if rows:
+            parts += [Text(), table(rows[:_ROWS_MAX])]
+        if len(rows) > _ROWS_MAX:
+            parts.append(Text(f"and {len(rows) - _ROWS_MAX:,} more; --json has all of them", "dim"))
+    troubles = list(_troubles(found))
+    if troubles:
+        parts += [Text(), *troubles]
+    return Group(*parts)
+
+
+def _head(found: Row) -> Iterator[Text]:
+    owner = found["owner"]
+    whose = f"owned by process {owner['pid']} for {duration(owner['open_for_ms'])}"
+    if found["opened_by_this_command"]:
+        whose = "which nobody had open, so this command opened it"
+    yield Text(f"{printable(found['path'])}, {whose}")
+    behind = found["watermark"]["behind_ms"]
+    if behind is not None:
+        held = f", held by {found['watermark']['held_by']}" if behind > _SLOW_MS else ""
+        yield _fact("watermark", f"{duration(max(behind, 0))} behind{held}", "yellow" if held else "")
+    txns = found["transactions"]
+    states = txns["states"]
+    rates = f"{txns['commits_per_s']:,.1f} commits/s, {txns['aborts_per_s']:,.1f} aborts/s"
+    now = ", ".join(f"{states[name]:,} {name}" for name in ("open", "committing", "aborting"))
+    yield _fact("transactions", f"{now}; {rates}")
+    expired = f" ({txns['expired']:,} of them expired)" if txns["expired"] else ""
+    yield _fact("", f"{txns['committed']:,} committed and {txns['aborted']:,} aborted{expired} so far")
+    if txns["committed_and_unwritten"]:
+        what = f"{txns['committed_and_unwritten']:,} decided commits are still to be written, in the background"
+        yield _fact("", what, "yellow")
+    oldest = txns["oldest_open"]
+    if oldest is not None:
+        left = f"{duration(oldest['timeout_in_ms'])} left" if oldest["timeout_in_ms"] >= 0 else "over its timeout"
+        text = f"{oldest['id']}, {duration(oldest['age_ms'])} old, {left}, of {printable(oldest['client_name'])}"
+        yield _fact("oldest open", text)
+    window = txns["conflict_window"]
+    text = f"{window['keys']:,} keys of {window['commits']:,} commits; {window['readers']:,} transactions have read"
+    yield _fact("conflicts", text)
+
+
+def _fact(name: str, text: str, style: str = "") -> Text:
+    return Text.assemble((f"{name:<12}  ", "bold"), (text, style))
+
+
+def _clients(rows: list[Row]) -> RenderableType:
+    titles = ["client", "connected for", "last heard", "transactions"]
+    cells = [
+        [
+            printable(each["name"]),
+            duration(each["connected_ms"]),
+            "" if each["silent_ms"] is None else f"{duration(each['silent_ms'])} ago",
+            f"{each['transactions']:,}",
+        ]
+        for each in rows
+    ]
+    return make_table(titles, cells, right="transactions")
+
+
+def _topics(rows: list[Row]) -> RenderableType:
+    cells = [
+        [printable(each["name"]), f"{each['shards']:,}", " ".join(each["channels"]), f"{each['subscriptions']:,}"]
+        for each in rows
+    ]
+    return make_table(["topic", "shards", "in channels", "subscriptions"], cells, right="shards subscriptions")
+
+
+def _subscriptions(rows: list[Row]) -> RenderableType:
+    titles = ["subscription", "kind", "consumers", "backlog", "lag", "unacked", "pending"]
+    cells: list[list[str | Text]] = []
+    for each in rows:
+        name = printable(f"{each['topic']}/{each['name']}")
+        if "backlog" not in each:
+            cells.append([name, each["kind"], "", Text("not counted", "dim"), "", "", ""])
+            continue
+        dead = f", {each['dead_lettered']:,} dead" if each["dead_lettered"] else ""
+        cells.append(
+            [
+                name,
+                each["kind"],
+                f"{len(each['consumers']):,}",
+                f"{each['backlog']:,}{dead}",
+                duration(each["lag_ms"]),
+                f"{each['unacked']:,}",
+                f"{each['pending']:,}",
+            ]
+        )
+    return make_table(titles, cells, right="consumers backlog lag unacked pending")
+
+
+def _channels(rows: list[Row]) -> RenderableType:
+    cells: list[list[str | Text]] = []
+    for each in rows:
+        if "tick" not in each:
+            cells.append([each["name"], "", "", "", Text("closed", "red")])
+            continue
+        slow = each["tick_behind_ms"] > _SLOW_MS
+        cells.append(
+            [
+                each["name"],
+                f"{each['term']:,}",
+                f"{each['position']:,}",
+                Text(duration(each["tick_behind_ms"]), "yellow" if slow else ""),
+                Text("; ".join(_waits_for(each)), "yellow" if slow else ""),
+            ]
+        )
+    return make_table(["channel", "term", "position", "behind", "waits for"], cells, right="term position behind")
+
+
+def _waits_for(row: Row) -> Iterator[str]:
+    held = row["held_by"]
+    if held is not None:
+        who = f"transaction {held['transaction']}" if held["transaction"] else "an append"
+        where = f" in {', '.join(held['places'][:3])}" if held["places"] else ""
+        yield f"{who}{where}, {duration(held['for_ms'])}"
+    if row["queued"]:
+        yield f"{row['queued']:,} queued"
+    if row["kept_for"] is not None:
+        yield f"keeps log from {row['kept_for']['position']:,} for {row['kept_for']['transaction']}"
+
+
+def _troubles(found: Row) -> Iterator[Text]:
+    for each in found["troubles"]:
+        yield Text(f"TROUBLE  {printable(each)}", "bold red")
+    for each in (*found["channels"], *found["subscriptions"]):
+        if each.get("error"):
+            yield Text(f"TROUBLE  {each['name']}: {printable(each['error'])}", "bold red")
+    if found["oracle"].get("stalled_by"):
+        yield Text(f"TROUBLE  time stands: {printable(str(found['oracle']['stalled_by']))}", "bold red")
