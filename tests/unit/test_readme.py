@@ -1,17 +1,21 @@
-"""The README's example runs as it stands and prints what the README says."""
+"""The first examples run as they stand and print what the documents say."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_first_example_prints_what_the_readme_says():
-    readme = (ROOT / "README.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", readme, re.S)
-    (expected,) = re.findall(r"It prints:\n\n```\n(.*?)```", readme, re.S)
+@pytest.mark.parametrize("page", ["README.md", "docs/log.md"])
+def test_the_first_example_prints_what_the_page_says(page):
+    text = (ROOT / page).read_text()
+    text = text[text.index("## A first example") :]
+    code = re.findall(r"```python\n(.*?)```", text, re.S)[0]
+    expected = re.findall(r"It prints:\n\n```\n(.*?)```", text, re.S)[0]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == expected

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tidegate.database.database import Database
 
 _POLL_S = 1.0
-_AHEAD = 256
+_AHEAD = 100
 
 
 class Consumer:
@@ -50,7 +50,9 @@ class Consumer:
     def receive(self, timeout: float | None = None) -> Received | None:
         """The next message; None when the time is up without one. Without a timeout it waits."""
         if not self._ahead:
-            self._ahead.extend(self.receive_many(_AHEAD, timeout))
+            # What is fetched ahead and given back unseen counts as redelivered, so not where that is counted.
+            ahead = 1 if self._options.get("max_redeliveries") is not None else _AHEAD
+            self._ahead.extend(self.receive_many(ahead, timeout))
         return self._ahead.popleft() if self._ahead else None
 
     def receive_many(self, max_messages: int, timeout: float | None = None) -> list[Received]:
