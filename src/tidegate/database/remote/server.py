@@ -26,7 +26,19 @@ _logger = logging.getLogger("tidegate.database")
 _RECEIVE_MAX_S: Final = 2.0
 _umask = Lock()
 
-Answer = tuple[Any, list[frames.Bytes]]
+
+class Answer(NamedTuple):
+    """An answer that comes with byte strings."""
+
+    value: Any
+    blobs: list[frames.Bytes]
+
+
+class _Head(dict[str, Any]):
+    """The head of a request: what it lacks is the client's mistake."""
+
+    def __missing__(self, name: str) -> Any:
+        raise InvalidArgument(f"the request does not say {name!r}; the client may be another version of Tidegate")
 
 
 class Asked(NamedTuple):
@@ -35,6 +47,12 @@ class Asked(NamedTuple):
     backend: LocalBackend
     head: frames.Head
     blobs: list[memoryview]
+
+    def hashes(self) -> list[int]:
+        """The first byte string."""
+        if not self.blobs:
+            raise InvalidArgument("the request lacks its hashes; the client may be another version of Tidegate")
+        return frames.unpack_hashes(self.blobs[0])
 
     def of(self, *names: str) -> list[Any]:
         return [self.head[name] for name in names]
@@ -78,8 +96,8 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_action(self, _: Any, action: flight.Action) -> Iterator[flight.Result]:
         try:
-            answer, blobs = self._answer(action.type, memoryview(action.body))
-            body = frames.pack({"ok": answer}, blobs)
+            answer = self._answer(action.type, memoryview(action.body))
+            body = frames.pack({"ok": answer.value}, answer.blobs)
         except TidegateError as error:
             body = frames.pack({"error": frames.pack_error(error)})
         except Exception as error:
@@ -97,8 +115,8 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
             self._engine.clients.add(client, str(head.get("name", "")), self._engine.settings.lease_ms)
         else:
             self._engine.clients.check(client)
-        found = call(Asked(LocalBackend(self._engine, client), head, blobs))
-        return found if isinstance(found, tuple) else (found, [])
+        found = call(Asked(LocalBackend(self._engine, client), _Head(head), blobs))
+        return found if isinstance(found, Answer) else Answer(found, [])
 
 
 def _hello(asked: Asked) -> Any:
@@ -121,8 +139,9 @@ def _topic(asked: Asked) -> Any:
 
 
 def _commit(asked: Asked) -> Any:
+    hashes = asked.hashes()
     writes = frames.unpack_writes(asked.head["channels"], asked.blobs[1:])
-    return int(asked.backend.commit(asked.txn, writes, frames.unpack_hashes(asked.blobs[0])))
+    return int(asked.backend.commit(asked.txn, writes, hashes))
 
 
 def _write_ahead(asked: Asked) -> Any:
@@ -130,7 +149,7 @@ def _write_ahead(asked: Asked) -> Any:
 
 
 def _note_read(asked: Asked) -> Any:
-    return int(asked.backend.note_read(asked.txn, frames.unpack_hashes(asked.blobs[0]), asked.head["table"]))
+    return int(asked.backend.note_read(asked.txn, asked.hashes(), asked.head["table"]))
 
 
 def _produce(asked: Asked) -> Any:
@@ -151,7 +170,7 @@ def _receive(asked: Asked) -> Any:
         asked.head["consumer"], asked.head["max"], min(asked.head["timeout_s"], _RECEIVE_MAX_S)
     )
     blobs: list[frames.Bytes] = []
-    return frames.pack_received(found, blobs), blobs
+    return Answer(frames.pack_received(found, blobs), blobs)
 
 
 def _ack(asked: Asked) -> Any:
