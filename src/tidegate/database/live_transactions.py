@@ -120,7 +120,9 @@ class LiveTransactions:
         while True:
             with self._lock:
                 txn = coordinator.get(id)
-                if txn.state.has_ended and id not in self._entries:
+                known = self._entries.get(id)
+                if txn.state.has_ended and (known is None or known.busy is None):
+                    self._entries.pop(id, None)  # Left by whoever asked between its end and the record of it.
                     if finished is None:
                         coordinator.require_open(id)
                     else:

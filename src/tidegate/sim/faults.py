@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from tidegate.runtime.settings import Durability
@@ -61,4 +61,17 @@ class FaultPlan:
             clock_stands=maybe(0.3, 0.005, 0.02),
             torn=rng.choice((0.0, 0.3, 0.5, 0.9, 1.0)),
             durability=rng.choices(tuple(Durability), (60, 30, 10))[0],
+        )
+
+    def milder(self, factor: float) -> FaultPlan:
+        """The same faults, as many times rarer."""
+        return replace(
+            self,
+            kill=self.kill * factor,
+            power_loss=self.power_loss * factor,
+            crash_inside=self.crash_inside * factor,
+            pause=self.pause * factor,
+            write_error=self.write_error * factor,
+            sync_error=self.sync_error * factor,
+            store_error=self.store_error * factor,
         )

@@ -1,0 +1,233 @@
+"""Simulated clients: they begin, read, write ahead, commit and abort through a network that loses and repeats.
+
+A client that gets no answer asks again, at the same or another process; for a commit until it knows the outcome. It
+tells the auditor what it wants before it asks, and what it was told, never what it thinks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+from zlib import crc32
+
+from tidegate.sim.auditor import Violation
+from tidegate.sim.network import Answer, Ask, Network
+from tidegate.sim.txn_auditor import Deed, TxnAuditor
+from tidegate.sim.txn_work import Line
+from tidegate.txn.txn_id import TxnId
+
+VCHANNELS = ("a/0", "a/1", "b/0")
+COUNTERS = {"k0": "c0", "k1": "c1", "k2": "c1"}
+"""Where each counter lives."""
+PATIENCE = 30
+"""How often a client is asked to go on before it stops waiting for an answer."""
+
+Script = Iterator[None]
+
+
+class TxnClient:
+    """One client, with one transaction at a time."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        rng: Random,
+        network: Network,
+        auditor: TxnAuditor,
+        owner: Callable[[], str | None],
+        channels: tuple[str, ...],
+        note: Callable[[str], None],
+    ) -> None:
+        """`owner` names a process to ask: mostly the right one."""
+        self.name = name
+        self.is_finishing = False
+        """Begin nothing new."""
+        self.is_idle = False
+        self._rng = rng
+        self._network = network
+        self._auditor = auditor
+        self._owner = owner
+        self._channels = channels
+        self._note = note
+        self._number = 0
+        self._answers: dict[int, Answer] = {}
+        self._script = self._live()
+
+    def hear(self, answer: Answer) -> None:
+        """An answer arrives, perhaps for the second time, perhaps too late."""
+        self._answers[answer.number] = answer
+
+    def step(self) -> None:
+        """Go on, if there is something to go on with."""
+        next(self._script)
+
+    def _live(self) -> Script:
+        while True:
+            self.is_idle = True
+            while self.is_finishing or self._rng.random() < 0.5:
+                yield
+            self.is_idle = False
+            if self._rng.random() < 0.25:
+                yield from self._write_plain()
+            else:
+                yield from self._run_transaction()
+
+    # Asking
+
+    def _ask(self, what: str, *, tries: int = 3, to: str | None = None, **arguments: Any) -> Iterator[None]:
+        """Ask, and ask again when no answer comes. The answer, if one came, is left in `self.answer`."""
+        self._number += 1
+        ask = Ask(self.name, self._number, what, arguments)
+        self.answer: Answer | None = None
+        for attempt in range(tries):
+            owner = to or self._owner()
+            if owner is not None:
+                self._network.send(self.name, owner, ask)
+                if attempt and what == "commit":
+                    self._note("a commit is asked for again")
+            for _ in range(PATIENCE):
+                yield
+                if ask.number in self._answers:
+                    self.answer = self._answers.pop(ask.number)
+                    return
+
+    # What clients do
+
+    def _write_plain(self) -> Script:
+        rng = self._rng
+        channel = rng.choice(self._channels)
+        deed = self._auditor.wanted({channel: 1})
+        exclusive = rng.random() < 0.1
+        line = Line(rng.choice(VCHANNELS), (_text(channel, deed, 0, rng),), exclusive=exclusive)
+        self._auditor.asked(deed)
+        # Asked once: a repeated plain append is another message. (Producers of topics have sequence numbers.)
+        yield from self._ask_once("plain", channel=channel, line=line)
+        if self.answer is None:
+            return
+        if self.answer.how == "committed":
+            self._auditor.was_committed(deed, int(self.answer.value))
+        elif self.answer.how == "retry":
+            self._auditor.was_refused(deed)
+
+    def _ask_once(self, what: str, **arguments: Any) -> Script:
+        yield from self._ask(what, tries=1, once=True, **arguments)
+
+    def _run_transaction(self) -> Script:
+        rng = self._rng
+        timeout_ms = rng.choice((200, 3_000, 60_000, 60_000))
+        yield from self._ask("begin", timeout_ms=timeout_ms)
+        if self.answer is None or self.answer.how != "ok":
+            return
+        id: TxnId = self.answer.value
+        counters = rng.sample(sorted(COUNTERS), rng.choice((1, 1, 2))) if rng.random() < 0.4 else []
+        places = rng.sample(self._channels, rng.choice((1, 1, 2, 2, 3)))
+        for key in counters:
+            if COUNTERS[key] not in places:
+                places.append(COUNTERS[key])
+        deed = self._auditor.wanted({name: rng.choice((1, 1, 2, 5)) for name in places})
+        read_at = 0
+        if counters:
+            yield from self._read_counters(id, deed, counters)
+            if not deed.updates:
+                yield from self._give_up(id, deed)
+                return
+            read_at = self._read_at
+        ahead, rest = self._lines(deed, rng.choice((0.0, 0.0, 0.4, 0.9)))
+        for name, lines in ahead:
+            owner = self._owner()
+            if owner is not None:
+                # Always the same process: it knows what it was asked already.
+                yield from self._ask("write", to=owner, id=id, writes={name: lines})
+            if owner is None or self.answer is None or self.answer.how != "ok":
+                yield from self._give_up(id, deed)
+                return
+        ending = rng.random()
+        if ending < 0.08:
+            self._auditor.was_refused(deed)  # It stays open: nobody will ever ask for its commit.
+            self._note("a transaction is left open")
+        elif ending < 0.2:
+            yield from self._give_up(id, deed)
+        else:
+            yield from self._commit(id, deed, rest, counters, read_at)
+
+    def _read_counters(self, id: TxnId, deed: Deed, counters: list[str]) -> Script:
+        yield from self._ask("read", id=id, keys=[crc32(key.encode()) for key in counters])
+        if self.answer is None or self.answer.how != "ok":
+            return
+        self._read_at = at = int(self.answer.value)
+        for _ in range(8 * PATIENCE):
+            if all(self._auditor.settled(COUNTERS[key]) >= at for key in counters):
+                break
+            yield
+        else:
+            return
+        for key in counters:
+            deed.updates[key] = (COUNTERS[key], self._auditor.value_at(key, at) + 1)
+
+    def _lines(self, deed: Deed, part: float) -> tuple[list[tuple[str, list[Line]]], dict[str, list[Line]]]:
+        """What is written ahead, piece by piece, and what comes with the commit."""
+        rng = self._rng
+        ahead: list[tuple[str, list[Line]]] = []
+        rest: dict[str, list[Line]] = {}
+        for channel, count in deed.parts.items():
+            index = 0
+            while index < count:
+                size = rng.randrange(1, count - index + 1)
+                texts = tuple(_text(channel, deed, at, rng) for at in range(index, index + size))
+                line = Line(rng.choice(VCHANNELS), texts, as_rows=rng.random() < 0.3)
+                if rng.random() < part and not rest.get(channel):
+                    ahead.append((channel, [line]))
+                else:
+                    rest.setdefault(channel, []).append(line)
+                index += size
+        return ahead, rest
+
+    def _commit(
+        self, id: TxnId, deed: Deed, writes: dict[str, list[Line]], counters: list[str], read_at: int
+    ) -> Script:
+        self._auditor.asked(deed)
+        keys = [crc32(key.encode()) for key in counters]
+        channels = tuple(deed.parts)
+        while True:
+            yield from self._ask("commit", id=id, writes=writes, keys=keys, channels=channels, read_at=read_at)
+            answer = self.answer
+            if answer is None:
+                continue
+            if answer.how == "committed":
+                self._auditor.was_committed(deed, int(answer.value))
+                self._note(f"deed {deed.number} committed at {int(answer.value)} in {len(deed.parts)}")
+                if self._rng.random() < 0.8:
+                    return  # The others ask once more: the answer must be the same for ever.
+            elif answer.how == "absent":
+                self._auditor.was_refused(deed)
+                self._note(f"deed {deed.number} refused")
+                if self._rng.random() < 0.8:
+                    return
+            elif answer.how == "retry" and self._rng.random() < 0.4:
+                if (yield from self._abort(id, deed)):
+                    return
+
+    def _give_up(self, id: TxnId, deed: Deed) -> Script:
+        """Abort a transaction whose commit nobody ever asked for."""
+        self._auditor.was_refused(deed)
+        yield from self._ask("abort", id=id, channels=tuple(deed.parts))
+        if self.answer is not None and self.answer.how == "committed":
+            raise Violation(f"outcome: deed {deed.number} is committed, and nobody asked for that")
+
+    def _abort(self, id: TxnId, deed: Deed) -> Iterator[None]:
+        """Abort one whose commit was asked for. Returns whether the outcome is known."""
+        yield from self._ask("abort", id=id, channels=tuple(deed.parts))
+        answer = self.answer
+        if answer is not None and answer.how == "absent":
+            self._auditor.was_refused(deed)
+            return True
+        if answer is not None and answer.how == "committed":
+            self._auditor.was_committed(deed, int(answer.value))
+            return True
+        return False
+
+
+def _text(channel: str, deed: Deed, index: int, rng: Random) -> str:
+    return f"{channel}|{deed.number}|{index}|" + "x" * rng.choice((0, 5, 200, 1500))
