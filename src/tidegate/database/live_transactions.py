@@ -264,8 +264,9 @@ class LiveTransactions:
 
     # -- writing ahead ---------------------------------------------------------------------------------------
 
-    def _write_ahead(self, entry: Entry, writes: Writes) -> Steps[None]:
-        yield from self._register(entry, [f"channel/{name}" for name, pieces in writes.items() if pieces])
+    def _write_ahead(self, entry: Entry, writes: Writes, also: str = "") -> Steps[None]:
+        names = [f"channel/{name}" for name, pieces in writes.items() if pieces]
+        yield from self._register(entry, [*names, also] if also else names)
         waits = []
         for name, pieces in writes.items():
             for piece in pieces:

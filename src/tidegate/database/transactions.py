@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.commit_plan import ChannelPlan, decode_plan, encode_plan, redo_of
@@ -39,6 +39,8 @@ from tidegate.txn.coordinator_table import LEASE, TIMEOUT
 from tidegate.txn.txn_id import TxnId
 
 _logger = logging.getLogger("tidegate.transactions")
+_AHEAD: Final = "commit/ahead"
+"""Takes part in a transaction whose commit began to write messages ahead of itself: they are more than the log carries."""
 
 
 class Transactions(LiveTransactions):
@@ -163,6 +165,11 @@ class Transactions(LiveTransactions):
             yield from self._abort(entry, TIMEOUT)
         with self._lock:
             coordinator.require_open(entry.id)
+        if _AHEAD in txn.participants:
+            # Its messages are in the log, some or all: written again they would be there twice.
+            why = "its commit was interrupted when a part of it had been written ahead"
+            yield from self._abort(entry, why)
+            raise TransactionAborted(f"transaction {entry.id} was aborted: {why}; run it again", reason=why)
         try:
             claim = yield from self._claim(entry, keys)
         except Conflict:
@@ -243,7 +250,7 @@ class Transactions(LiveTransactions):
         self, coordinator: Coordinator, entry: Entry, writes: dict[str, list[Piece]]
     ) -> Steps[Timestamp]:
         if sum([each.size for pieces in writes.values() for each in pieces]) > self._redo_bytes:
-            yield from self._write_ahead(entry, writes)
+            yield from self._write_ahead(entry, writes, also=_AHEAD)
             writes = {}
         id = entry.id
         journal = self._coordinators[id.coordinator][1]
