@@ -107,8 +107,8 @@ def _head(found: Row) -> Iterator[Text]:
         text = f"{oldest['id']}, {duration(oldest['age_ms'])} old, {left}, of {printable(oldest['client_name'])}"
         yield _fact("oldest open", text)
     window = txns["conflict_window"]
-    text = f"{window['keys']:,} keys of {window['commits']:,} commits; {window['readers']:,} transactions have read"
-    yield _fact("conflicts", text)
+    kept = f"{window['keys']:,} keys of {window['commits']:,} commits are kept"
+    yield _fact("conflicts", f"{kept} for {window['readers']:,} transactions that read")
 
 
 def _fact(name: str, text: str, style: str = "") -> Text:

@@ -152,7 +152,7 @@ def abort(path: Path, id: str, reason: str, as_json: bool) -> None:
                 f"transaction {found} is {error.state.lower() or 'ending'} and cannot be aborted; what it wrote stays",
                 state=error.state,
             ) from error
-        row = next((each for each in db.transactions() if each["id"] == str(found)), None)
+        row = next((each for each in db.transactions(100) if each["id"] == str(found)), None)
     if as_json:
         print_json(row or {"id": str(found), "state": "aborted", "reason": reason})
     elif row is not None and row["reason"] != reason:
@@ -174,12 +174,12 @@ def _draw(rows: list[Row], *, nothing: str) -> Group:
         line = Text(_line(text, widths), overflow="fold")
         line.stylize(_STYLES.get(row["state"], ""), widths[0] + 2, widths[0] + 2 + widths[1])
         found.append(line)
-        found.extend(Padding(each, (0, 0, 0, 3)) for each in _details(row))
+        found.extend(Padding(each, (0, 0, 0, 3), expand=False) for each in _details(row))
     return Group(*found)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    left = row["timeout_in_ms"]
+    left = row["timeout_in_ms"] if row["state"] == "open" else None  # One that is ending has no time to lose.
     return (
         row["id"],
         row["state"],
@@ -208,11 +208,12 @@ def _details(row: Row) -> Iterator[Text]:
     if waits["places"]:
         held = [f"{each['channel']} for {duration(each['for_ms'])}" for each in waits["places"]]
         yield Text(f"holds ticks of {', '.join(held)}", "yellow")
-    kept = [f"{name} from position {each['position']:,}" for name, each in sorted(ahead.items()) if each["keeps_log"]]
+    kept = [f"{name} from {each['position']:,}" for name, each in sorted(ahead.items()) if each["keeps_log"]]
     if kept:
         yield Text(f"keeps log of {', '.join(kept)}")
     if row["commit_timestamp_time"] is not None:
-        yield Text(f"commits at {row['commit_timestamp_time']}")
+        what = "committed" if row["state"] == "committed" else "to be committed"
+        yield Text(f"{what} at {row['commit_timestamp_time']}")
     if row["reason"]:
         yield Text(f"because: {printable(row['reason'])}")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -262,11 +262,13 @@ class Report:
 
     def _counts(self, now: Timestamp, live: list[Transaction]) -> dict[str, Any]:
         counted = self._engine.transactions.status()
+        states = Counter(txn.state for txn in live)
         window = counted["conflict_window"]
         oldest = next((txn for txn in live if txn.state is TxnState.OPEN), None)
         clients = {each.id: each for each in self._engine.clients.all()}
         return {
             **{name: value for name, value in counted.items() if not name.startswith("oldest_open")},
+            "states": {**counted["states"], **{name: states[name] for name in TxnState if not name.has_ended}},
             **self.rates.now(),
             "oldest_open": None
             if oldest is None
