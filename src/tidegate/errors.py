@@ -114,6 +114,9 @@ class TransactionExpired(TransactionAborted):
 class OutcomeUnknown(TidegateError):
     """The write may or may not be part of the log; read before repeating it."""
 
+    segment: object = None
+    """The segment it was written to, if that is what failed. Once the channel goes on in another one, it is absent."""
+
 
 class Unavailable(TidegateError):
     """This handle will not work again; open a new one."""

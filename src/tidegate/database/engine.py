@@ -283,7 +283,7 @@ class Engine:
 
     def _snapshots(self) -> None:
         for coordinator, journal in self._coordinators:
-            if journal.wants_snapshot():
+            if journal.wants_snapshot(len(coordinator)):
                 journal.snapshot(lambda each=coordinator: self.transactions.snapshot_of(each))  # type: ignore[misc]
         if self._catalog_journal.wants_snapshot():
             self._catalog_journal.snapshot(lambda: self._catalog.snapshot())

@@ -124,11 +124,11 @@ class Journal:
             self._under_way -= 1
             self._changed.notify_all()
 
-    def wants_snapshot(self) -> bool:
-        """Whether enough has been appended since the last one."""
-        return self._since >= self._snapshot_every
+    def wants_snapshot(self, entries: int = 0) -> bool:
+        """Whether enough has been appended since the last one; a machine of many entries has one less often."""
+        return self._since >= max(self._snapshot_every, entries)
 
-    def snapshot(self, make: Callable[[], bytes], timeout_s: float = 5.0) -> bool:
+    def snapshot(self, make: Callable[[], bytes], timeout_s: float = 0.5) -> bool:
         """Append the machine's snapshot and begin reading there from now on; False when records kept coming."""
         with self._changed:
             if self._is_closed:

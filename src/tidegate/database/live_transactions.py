@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from threading import Lock
 from typing import Final, Protocol, TypeVar
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.commit_plan import ChannelPlan
-from tidegate.errors import Conflict, TransactionNotFound
+from tidegate.errors import Conflict, OutcomeUnknown, TidegateError, TransactionNotFound
 from tidegate.runtime.channel_txn import ChannelTxn
 from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.pieces import Piece
@@ -36,6 +37,9 @@ class RecordLog(Protocol):
 
     def leave(self) -> None: ...
 
+    @property
+    def writer(self) -> ChannelWriter: ...
+
 
 class Enlisted(Protocol):
     """Somebody who takes part in a transaction beside channels: a subscription whose messages it acknowledges."""
@@ -50,14 +54,48 @@ class Enlisted(Protocol):
         """The outcome is certain."""
 
 
+class Doubt:
+    """A write of a commit that failed on the disk so that nobody knows whether it is part of the log.
+
+    It is settled when its channel goes on in another segment: that one's header says where the old one ended, before
+    the write. Until then nothing may rely on either outcome.
+    """
+
+    __slots__ = ("_segment", "_undo", "_writer")
+
+    def __init__(self, writer: ChannelWriter, segment: object, undo: Sequence[Callable[[], None]]) -> None:
+        """`undo` is what to do when the write turns out to be absent."""
+        self._writer = writer
+        self._segment = segment
+        self._undo = list(undo)
+
+    def also(self, undo: Callable[[], None]) -> None:
+        self._undo.append(undo)
+
+    def settle(self) -> bool:
+        """Whether it is settled now; if it is, the write is absent, and all is as before it."""
+        writer = self._writer
+        if not writer.is_open:
+            return False
+        if writer.segments.id == self._segment:
+            with suppress(TidegateError):
+                writer.tick(force=True)
+            return False
+        for undo in self._undo:
+            undo()
+        return True
+
+
 class Entry:
     """What the owner knows of a live transaction beside its state."""
 
-    __slots__ = ("busy", "ending_ms", "enlisted", "holds", "id", "places", "plan", "reads", "sessions")
+    __slots__ = ("busy", "doubt", "ending_ms", "enlisted", "holds", "id", "places", "plan", "reads", "sessions")
 
     def __init__(self, id: TxnId) -> None:
         self.id: Final = id
         self.busy: Gate | None = None
+        self.doubt: Doubt | None = None
+        """Its commit was written to a disk that failed; see `Doubt`."""
         self.reads: ReadSet | None = None
         self.sessions: dict[str, ChannelTxn] = _NONE
         """By channel, where messages were written ahead."""
@@ -103,6 +141,8 @@ class LiveTransactions:
         self._entries: dict[TxnId, Entry] = {}
         self._claims: dict[int, Gate] = {}
         self._turn = 0
+        self._doubts: list[Doubt] = []
+        """Of plain appends."""
         self._ends: list[TxnId] = []
         """Carried out everywhere, and not yet logged to be."""
 
@@ -261,6 +301,28 @@ class LiveTransactions:
                 coordinator.apply(record)
             journal.leave()
         return len(under_way)
+
+    def _settle_doubt(self, entry: Entry) -> None:
+        """Go on only when it is known what became of an earlier attempt to commit.
+
+        Raises: `OutcomeUnknown` while it is not.
+        """
+        if entry.doubt is not None:
+            if not entry.doubt.settle():
+                raise OutcomeUnknown(
+                    f"whether transaction {entry.id} is committed is not known as long as the disk fails; ask again"
+                )
+            entry.doubt = None
+
+    def settle_doubts(self) -> int:
+        """Find out what became of commits whose write failed on the disk; how many are still in doubt."""
+        with self._lock:
+            doubtful = [each for each in self._entries.values() if each.doubt is not None and each.busy is None]
+        for entry in doubtful:
+            with suppress(OutcomeUnknown):
+                self._settle_doubt(entry)
+        self._doubts = [each for each in self._doubts if not each.settle()]
+        return len(self._doubts) + sum(1 for each in doubtful if each.doubt is not None)
 
     # -- writing ahead ---------------------------------------------------------------------------------------
 

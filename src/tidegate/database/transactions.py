@@ -13,11 +13,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.commit_plan import ChannelPlan, decode_plan, encode_plan, redo_of
-from tidegate.database.live_transactions import Enlisted, Entry, Keys, LiveTransactions, Writes
+from tidegate.database.live_transactions import Doubt, Enlisted, Entry, Keys, LiveTransactions, Writes
 from tidegate.errors import (
     Conflict,
     InvalidTransactionState,
@@ -155,6 +156,7 @@ class Transactions(LiveTransactions):
 
     def _commit(self, entry: Entry, writes: Writes, keys: Keys) -> Steps[Timestamp]:
         coordinator = self._coordinators[entry.id.coordinator][0]
+        self._settle_doubt(entry)
         with self._lock:
             txn = coordinator.get(entry.id)
             if txn.state is TxnState.COMMITTING and txn.commit_timestamp is not None:
@@ -178,7 +180,10 @@ class Transactions(LiveTransactions):
         try:
             timestamp = yield from self._write_commit(coordinator, entry, txn, writes)
         except (OutcomeUnknown, Unavailable):
-            raise  # Whether it is committed only the next owner can tell; its keys stay claimed.
+            # Its keys stay claimed until it is settled, if need be by the next owner.
+            if entry.doubt is not None:
+                entry.doubt.also(partial(self._release_claim, claim, None))
+            raise
         except TidegateError as error:
             self._release_claim(claim, None)
             if isinstance(error, TransactionAborted):
@@ -208,6 +213,9 @@ class Transactions(LiveTransactions):
             return timestamp
         except (OutcomeUnknown, Unavailable):
             decided = True  # Not by us: whoever takes part learns it from the log.
+            if entry.doubt is not None:
+                for who in prepared:
+                    entry.doubt.also(partial(who.unprepare, entry.id))
             prepared = []
             raise
         finally:
@@ -224,6 +232,7 @@ class Transactions(LiveTransactions):
         with self._lock:
             coordinator.commit_at_once(id)
         timestamp = Timestamp.ZERO
+        name = ""
         try:
             for name, pieces in writes.items():
                 if not pieces:
@@ -234,10 +243,11 @@ class Transactions(LiveTransactions):
                     raise request.error
                 timestamp = request.item.result().time_tick
         except (OutcomeUnknown, Unavailable) as error:
+            if isinstance(error, OutcomeUnknown):
+                entry.doubt = Doubt(self._channels[name], error.segment, [partial(self._reopen, coordinator, id)])
             raise OutcomeUnknown(f"whether transaction {id} is committed is not known: {error}") from error
         except BaseException:
-            with self._lock:
-                coordinator.reopen_at_once(id)
+            self._reopen(coordinator, id)
             raise
         if not timestamp:
             timestamp = Timestamp(self._allocate(1))  # It wrote nothing; this is as good a place in time as any.
@@ -245,6 +255,10 @@ class Transactions(LiveTransactions):
             coordinator.finish_at_once(id, timestamp, timestamp.physical_ms)
             self._entries.pop(id, None)
         return timestamp
+
+    def _reopen(self, coordinator: Coordinator, id: TxnId) -> None:
+        with self._lock:
+            coordinator.reopen_at_once(id)
 
     def _commit_in_two(
         self, coordinator: Coordinator, entry: Entry, writes: dict[str, list[Piece]]
@@ -274,20 +288,26 @@ class Transactions(LiveTransactions):
             with self._lock:
                 coordinator.apply(record)
         except (OutcomeUnknown, Unavailable) as error:
-            # The decision may be in the log: the places stay taken, so that no tick passes it, until the next owner
-            # has read the log and carried it out.
+            # The decision may be in the log: the places stay taken, so that no tick passes it, until that is settled,
+            # if need be by the next owner, who reads the log and carries it out.
+            if isinstance(error, OutcomeUnknown):
+                entry.doubt = Doubt(journal.writer, error.segment, [partial(self._let_go, entry, holds)])
             raise OutcomeUnknown(f"whether transaction {id} is committed is not known: {error}") from error
         except BaseException:
-            for name, held in holds.items():
-                held.release()
-                if name in entry.sessions:
-                    entry.sessions[name].commit_failed()
+            self._let_go(entry, holds)
             raise
         finally:
             journal.leave()
         entry.holds, entry.plan = holds, plan
         yield from self._drive(coordinator, entry)
         return timestamp
+
+    def _let_go(self, entry: Entry, holds: Mapping[str, Reservation]) -> None:
+        """The commit is known not to be decided: give its places back."""
+        for name, held in holds.items():
+            held.release()
+            if name in entry.sessions:
+                entry.sessions[name].commit_failed()
 
     def _hold(self, entry: Entry, name: str, pieces: list[Piece]) -> tuple[Reservation, ChannelPlan]:
         session = entry.sessions.get(name)
@@ -323,6 +343,7 @@ class Transactions(LiveTransactions):
 
     def drive_on(self) -> Steps[int]:
         """Try again to write decided commits that could not be written; how many are left."""
+        self.settle_doubts()
         with self._lock:
             todo = [each for each in self._entries.values() if each.holds and each.busy is None]
         for entry in todo:
@@ -348,8 +369,12 @@ class Transactions(LiveTransactions):
             yield [request]
             if request.error is not None:
                 raise request.error
-        except (OutcomeUnknown, Unavailable):
-            raise  # Its keys stay claimed: whether they were written only the next owner can tell.
+        except (OutcomeUnknown, Unavailable) as error:
+            # Its keys stay claimed until it is settled whether they were written, if need be by the next owner.
+            if isinstance(error, OutcomeUnknown):
+                undo = partial(self._release_claim, claim, None)
+                self._doubts.append(Doubt(self._channels[channel], error.segment, [undo]))
+            raise
         except BaseException:
             self._release_claim(claim, None)
             raise
@@ -373,6 +398,7 @@ class Transactions(LiveTransactions):
     def _abort(self, entry: Entry, reason: str) -> Steps[None]:
         id = entry.id
         coordinator, journal = self._coordinators[id.coordinator]
+        self._settle_doubt(entry)
         journal.enter()
         try:
             with self._lock:
@@ -472,8 +498,8 @@ class Transactions(LiveTransactions):
             try:
                 yield from self.abort(id, reason)
                 count += 1
-            except (InvalidTransactionState, TransactionNotFound):
-                continue  # It ended meanwhile.
+            except (InvalidTransactionState, TransactionNotFound, OutcomeUnknown):
+                continue  # It ended meanwhile, or the disk has to say first whether it did.
             except TidegateError as error:
                 _logger.warning("transaction %s could not be aborted and is tried again: %s", id, error)
         return count

@@ -263,10 +263,12 @@ class Committer:
             segments.roll()
         except OSError:
             path = self._files.describe(segments.path(segments.id.name))
-            return OutcomeUnknown(
+            unknown = OutcomeUnknown(
                 f"channel {self.name!r}: {error.strerror or error} in {path}; whether the append is part of the log"
                 f" is not known: read before you repeat it"
             )
+            unknown.segment = segments.id
+            return unknown
         except Fenced as fenced:
             return fenced
         return self._storage_error(error, "the append was cut off and is not part of the log")

@@ -109,6 +109,10 @@ class TransactionTable:
         yield from sorted(self._live.values(), key=lambda txn: txn.id)
         yield from [self._ended[id] for id in self._ended_order]
 
+    def __len__(self) -> int:
+        """Transactions it knows, live or remembered."""
+        return len(self._live) + len(self._ended)
+
     def live(self) -> Iterator[Transaction]:
         """Those under way, in no particular order."""
         return iter(self._live.values())
