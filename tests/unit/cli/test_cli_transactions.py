@@ -243,8 +243,8 @@ class TestWhichDatabase:
 
 @pytest.mark.parametrize(
     ("ms", "text"),
-    [(0, "0 ms"), (999, "999 ms"), (1_000, "1.0 s"), (99_900, "99.9 s"), (99_990, "1 min 40 s"), (725_000, "12 min 5 s"),
-     (3_600_000, "1 h 0 m"), (90_000_000, "1 d 1 h")],
+    [(0, "0 ms"), (999, "999 ms"), (1_000, "1.0 s"), (99_900, "99.9 s"), (99_990, "1 min 40 s"),
+     (725_000, "12 min 5 s"), (3_600_000, "1 h 0 m"), (90_000_000, "1 d 1 h")],
 )  # fmt: skip
 def test_a_span_of_time_is_readable(ms: int, text: str) -> None:
     assert duration(ms) == text
