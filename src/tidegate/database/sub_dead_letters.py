@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.database.clients import OWNER
-from tidegate.database.outgoing import Outgoing
 from tidegate.database.received import Received
 from tidegate.database.sub_host import SubscriptionHost
 from tidegate.errors import InvalidArgument, TidegateError
+from tidegate.runtime.pieces import Piece
 from tidegate.runtime.steps import Steps
 from tidegate.topics.catalog import Topic
+from tidegate.topics.routing import shard_of
+from tidegate.topics.value import encode
 
 if TYPE_CHECKING:
     from tidegate.database.engine import Engine
@@ -52,7 +54,7 @@ def move_dead_letters(engine: Engine, host: SubscriptionHost) -> Steps[int]:
 
 
 def _move(engine: Engine, host: SubscriptionHost, topic: Topic, letters: Sequence[Received]) -> Steps[None]:
-    outgoing = Outgoing(len(engine.channels))
+    writes: dict[str, list[Piece]] = {}
     for turn, each in enumerate(letters):
         headers = {
             **each.headers,
@@ -61,11 +63,13 @@ def _move(engine: Engine, host: SubscriptionHost, topic: Topic, letters: Sequenc
             MESSAGE_ID: str(each.id),
             REDELIVERIES: str(each.redelivery_count),
         }
-        outgoing.add(topic, _value(each), key=each.key, headers=headers, turn=turn)
+        shard = shard_of(each.key, topic.shards, turn=turn)
+        piece = Piece(topic.vchannel(shard), encode(_value(each), each.key, headers))
+        writes.setdefault(engine.channel_of(topic.id, shard), []).append(piece)
     txn = engine.begin(OWNER)
     try:
         yield from host.ack_in_txn(txn, None, [each.id for each in letters])
-        yield from engine.transactions.commit(txn, outgoing.writes())
+        yield from engine.transactions.commit(txn, writes)
     except TidegateError:
         yield from engine.transactions.abort(txn)
         raise

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.journal import Journal
 from tidegate.database.received import Received
-from tidegate.database.sub_acks import Acks
+from tidegate.database.sub_acks import Acks, recover
 from tidegate.database.sub_feed import Feed
 from tidegate.database.sub_source import Bell
 from tidegate.errors import Closed, InUse, InvalidArgument, TidegateError
-from tidegate.log.message import Message
-from tidegate.topics.acknowledgements import Acknowledgements
 from tidegate.topics.catalog import Subscription, Topic
 from tidegate.topics.message_id import MessageId
 from tidegate.topics.sub_entry import Delivered
@@ -65,11 +63,10 @@ class SubscriptionHost:
             subscription.vchannel,
             snapshot_every=engine.settings.snapshot_records,
         )
-        acks = self._recover()
         self.machine: Final = Machine(
             subscription.name,
             subscription.kind,
-            acknowledgements=acks,
+            acknowledgements=recover(self.journal, since=subscription.created),
             max_redeliveries=subscription.max_redeliveries,
             buffer_max=engine.settings.receive_buffer,
             unacked_max=engine.settings.receive_buffer,
@@ -95,20 +92,6 @@ class SubscriptionHost:
             # What is still pending for one that has ended was never confirmed to it, or it was aborted.
             if not engine.transactions.take_part_again(TxnId.from_bytes16(raw), self._acks.name, self._acks):
                 self._acks.end(raw, False)
-
-    # -- opening -----------------------------------------------------------------------------------------------------
-
-    def _recover(self) -> Acknowledgements:
-        found = [Acknowledgements()]
-
-        def restore(snapshot: bytes) -> None:
-            found[0] = Acknowledgements.restore(snapshot)
-
-        def apply(record: bytes, message: Message) -> None:
-            found[0].apply(record, message.txn)
-
-        self.journal.recover(restore, apply, since=self.subscription.created)
-        return found[0]
 
     # -- consumers ---------------------------------------------------------------------------------------------------
 
