@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.live_transactions import Keys, Writes
@@ -11,6 +11,18 @@ from tidegate.database.received import Received
 from tidegate.topics.catalog import Topic
 from tidegate.topics.message_id import MessageId
 from tidegate.txn.txn_id import TxnId
+
+
+class Limits(NamedTuple):
+    """What the owner takes from its clients."""
+
+    buffer_bytes: int
+    """What a transaction gathers before its messages are written ahead."""
+    message_bytes: int
+    batch_rows: int
+    batch_bytes: int
+    timeout_ms: int
+    """How long a transaction may stay open that does not ask for another time."""
 
 
 class Backend(Protocol):
@@ -23,6 +35,10 @@ class Backend(Protocol):
     @property
     def channels(self) -> int:
         """How many channels data is spread over."""
+
+    @property
+    def limits(self) -> Limits:
+        """What it takes."""
 
     def execute(self, sql: str) -> list[dict[str, Any]]: ...
 

@@ -13,6 +13,9 @@ from typing import Final
 
 from tidegate.errors import LeaseLost
 
+_AWAY_S: Final = 1.0
+"""Without a look for so long, the owner itself stood still."""
+
 
 @dataclass(slots=True)
 class Client:
@@ -33,12 +36,15 @@ class Clients:
         self._monotonic = monotonic
         self._lock = Lock()
         self._clients: dict[str, Client] = {}
+        self._looked_s = monotonic()
 
-    def add(self, id: str, name: str, lease_ms: int | None) -> None:
-        """A client has come; the same one may come again, as after the owner has changed."""
+    def add(self, id: str, name: str, lease_ms: int | None) -> bool:
+        """A client has come; whether it was here before: it comes again when it has missed an answer."""
         now = self._monotonic()
         with self._lock:
+            known = id in self._clients
             self._clients[id] = Client(id, name, now, now, None if lease_ms is None else lease_ms / 1000)
+            return known
 
     def check(self, id: str) -> None:
         """A sign of life.
@@ -63,6 +69,11 @@ class Clients:
         """Give up those whose lease has run out; their ids."""
         now = self._monotonic()
         with self._lock:
+            away_s, self._looked_s = now - self._looked_s, now
+            if away_s > _AWAY_S:
+                # We stood still ourselves: nobody could be heard. Everybody gets that time on top.
+                for each in self._clients.values():
+                    each.seen_s = min(each.seen_s + away_s, now)
             gone = [
                 each.id
                 for each in self._clients.values()

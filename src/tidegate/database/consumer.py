@@ -6,10 +6,12 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tidegate.database.received import Received
-from tidegate.errors import Closed, InvalidArgument
+from tidegate.database.remote.client import Disconnected
+from tidegate.errors import Closed, InvalidArgument, LeaseLost
 
 if TYPE_CHECKING:
     from tidegate.database.database import Database
@@ -33,14 +35,15 @@ class Consumer:
         self._is_closed = False
         self.connect()
 
-    def connect(self) -> None:
-        """Connect to the subscription, again if the owner has changed."""
+    def connect(self) -> str:
+        """Connect to the subscription, again if the owner has changed; its id there."""
         if self._is_closed:
             raise Closed(f"the consumer of subscription {self.name!r} was closed; subscribe again")
         if self._life != self._database.life:
             self._ahead.clear()  # The new owner delivers them again, here or to somebody else.
             self._id = self._database.backend.subscribe(self.topic, self.name, self._options)
             self._life = self._database.life
+        return self._id
 
     @property
     def id(self) -> str:
@@ -119,9 +122,10 @@ class Consumer:
         """Leave. What was delivered and not acknowledged goes to others."""
         if not self._is_closed:
             self._is_closed = True
-            if self._life == self._database.life:
-                self._database.backend.disconnect(self._id)
             self._database.forget(self)
+            if self._life == self._database.life:
+                with suppress(Disconnected, LeaseLost):  # Then it is gone with the owner, or was given up already.
+                    self._database.backend.disconnect(self._id)
 
     def __enter__(self) -> Consumer:
         return self
@@ -130,5 +134,8 @@ class Consumer:
         self.close()
 
     def _call(self, call: Any) -> Any:
-        self.connect()
-        return self._database.again(call, reconnect=self.connect)
+        def connected() -> Any:
+            self.connect()
+            return call()
+
+        return self._database.again(connected)

@@ -21,7 +21,7 @@ from threading import RLock
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.database.backend import Backend
+from tidegate.database.backend import Backend, Limits
 from tidegate.database.clients import OWNER
 from tidegate.database.consumer import Consumer
 from tidegate.database.engine import Engine
@@ -41,17 +41,21 @@ from tidegate.errors import (
     InvalidArgument,
     NotFound,
     NotLeader,
+    OutcomeUnknown,
     TidegateError,
     TransactionAborted,
+    TransactionExpired,
     TransactionNotFound,
+    Unavailable,
 )
 from tidegate.runtime.steps import run_async
+from tidegate.runtime.writer_lock import writer_of
 from tidegate.topics.catalog import Topic
 from tidegate.topics.message_id import MessageId
+from tidegate.txn.coordinator_table import TIMEOUT
 from tidegate.txn.txn_id import TxnId
 
 _logger = logging.getLogger("tidegate.database")
-_CONNECT_S: Final = 30.0
 _TRY_EVERY_S: Final = 0.02
 T = TypeVar("T")
 
@@ -82,6 +86,10 @@ class Database:
         self._server: Server | None = None
         self.life = 0
         """Counts the connections to an owner, this process included."""
+        self._attempts = 0
+        """How often another owner was looked for."""
+        self._nobody: InUse | None = None
+        """Why the last time there was none."""
         self._turns = count()
         self._topics: dict[str, Topic] = {}
         self._consumers: list[Consumer] = []
@@ -118,9 +126,15 @@ class Database:
     def channels(self) -> int:
         return self.backend.channels
 
+    @property
+    def limits(self) -> Limits:
+        """What the owner takes."""
+        return self.backend.limits
+
     def _connect(self) -> Backend:
         """Become the owner, or find the one there is."""
-        deadline = time.monotonic() + _CONNECT_S
+        wait_s = self.settings.connect_ms / 1000
+        deadline = time.monotonic() + wait_s
         while True:
             why: Exception
             try:
@@ -129,14 +143,14 @@ class Database:
             except InUse as error:
                 why = error
             try:
-                backend = RemoteBackend(self.path, self._client, self.name)
+                backend = RemoteBackend(self.path, self._client, self.name, wait_s)
                 break
             except Disconnected as error:
                 why = error
             if time.monotonic() > deadline:
                 raise InUse(
-                    f"{self.path} is owned by another process that does not answer: {why}; end that process, or wait"
-                    f" until it has opened the database"
+                    f"{self.path} is owned by {writer_of(self.path) or 'another process'}, which does not answer"
+                    f" within {wait_s:g} s; end that process, or let it go on: {why}"
                 )
             time.sleep(_TRY_EVERY_S)
         self.life += 1
@@ -153,16 +167,26 @@ class Database:
 
     def _reconnect(self, life: int, why: BaseException) -> None:
         """The owner of `life` does not answer any more: find the next one, or become it."""
+        attempts = self._attempts
         with self._lock:
             if self._closed or self.life != life:
                 return
+            if self._attempts != attempts and self._nobody is not None:
+                raise InUse(str(self._nobody)) from why  # Another thread has just tried; not one after the other.
             _logger.info("%s: the owner is gone (%s)", self.path, why)
             if isinstance(self._backend, RemoteBackend):
                 self._backend.drop()
             self._topics.clear()
-            self._backend = self._connect()
+            self._nobody = None
+            try:
+                self._backend = self._connect()
+            except InUse as error:
+                self._nobody = error
+                raise
+            finally:
+                self._attempts += 1
 
-    def again(self, call: Callable[[], T], *, reconnect: Callable[[], None] = lambda: None) -> T:
+    def again(self, call: Callable[[], T]) -> T:
         """Make a call that may be repeated, at the next owner if this one is gone."""
         while True:
             life = self.life
@@ -170,7 +194,6 @@ class Database:
                 return call()
             except Disconnected as error:
                 self._reconnect(life, error)
-                reconnect()
 
     # -- statements ------------------------------------------------------------------------------------------
 
@@ -194,7 +217,7 @@ class Database:
 
     def transaction(self, timeout: float | None = None) -> Transaction:
         """Begin a transaction. It is aborted when it is still open after `timeout` seconds (60 by default)."""
-        timeout_ms = None if timeout is None else max(round(timeout * 1000), 1)
+        timeout_ms = None if timeout is None else _milliseconds(timeout)
         return Transaction(self, self.again(lambda: self.backend.begin(timeout_ms)), timeout_ms, self.life)
 
     def run(self, work: Callable[[Transaction], T], *, attempts: int = 10, timeout: float | None = None) -> T:
@@ -216,19 +239,33 @@ class Database:
 
     def commit(self, txn: Transaction, writes: Writes, keys: Keys) -> Timestamp:
         """Commit for a `Transaction`, whatever happens to the owner meanwhile."""
-        while True:
-            life = self.life
-            try:
-                return self.backend.commit(txn.id, writes, keys)
-            except Disconnected as error:
-                self._reconnect(life, error)
-            except TransactionNotFound:
-                if txn.life == self.life:
-                    raise
-            found = self.again(lambda: self.backend.find_commit(txn.id))
-            if found is not None:
-                return found
-            self._take_along(txn)
+        asked = False
+        try:
+            while True:
+                life = self.life
+                try:
+                    return self.backend.commit(txn.id, writes, keys)
+                except Disconnected as error:
+                    asked = True
+                    self._reconnect(life, error)
+                except TransactionNotFound:
+                    if txn.life == self.life:
+                        raise
+                found = self.find_commit(txn)
+                if found is not None:
+                    return found
+                asked = False
+                self._take_along(txn)
+        except Unavailable as error:
+            if not asked:
+                raise
+            raise OutcomeUnknown(
+                f"whether transaction {txn.id} is committed is not known: {error}; call commit again to learn it"
+            ) from error
+
+    def find_commit(self, txn: Transaction) -> Timestamp | None:
+        """When a transaction of an owner that died was committed, if it was."""
+        return self.again(lambda: self.backend.find_commit(txn.id))
 
     def for_transaction(self, txn: Transaction, call: Callable[[], T]) -> T:
         """A call for a transaction that is not to be repeated by itself.
@@ -263,6 +300,12 @@ class Database:
                 f"the owner of {self.path} died, and with it what it knew of transaction {txn.id}; run it again",
                 reason="the owner died",
             )
+        if txn.is_late:
+            raise TransactionExpired(
+                f"transaction {txn.id} was not committed within its timeout; run it again, with a longer timeout if it"
+                f" needs one",
+                reason=TIMEOUT,
+            )
         txn.begin_again(self.again(lambda: self.backend.begin(txn.timeout_ms)), self.life)
 
     async def commit_async(self, txn: Transaction, writes: Writes, keys: Keys) -> Timestamp:
@@ -287,7 +330,7 @@ class Database:
         """Send a message, or one for each row of an Arrow batch or table; durable when this returns."""
         for fresh in (False, True):
             found = self.topic(topic, fresh=fresh)
-            outgoing = Outgoing(self.channels)
+            outgoing = Outgoing(self.channels, self.limits)
             sent = check_count(outgoing.add(found, value, key=key, headers=headers, turn=self.next_turn()))
             backend = self.backend
             try:
@@ -295,13 +338,24 @@ class Database:
                     timestamp = backend.send(outgoing.writes(), outgoing.hashes)
                 else:
                     # A transaction of its own: its id tells, after a lost answer, whether it was carried out.
-                    timestamp = self.commit(self.transaction(), outgoing.writes(), outgoing.hashes)
+                    timestamp = self._send_whole(outgoing)
                 break
             except NotFound:
                 if fresh:
                     raise  # It was dropped; the first time it may have been created again since.
         self.seen(timestamp)
         return Sent(timestamp, sent)
+
+    def _send_whole(self, outgoing: Outgoing) -> Timestamp:
+        txn = self.transaction()
+        try:
+            return self.commit(txn, outgoing.writes(), outgoing.hashes)
+        except (OutcomeUnknown, Unavailable):
+            raise
+        except TidegateError:
+            with suppress(TidegateError):  # It is aborted at its timeout anyway.
+                txn.abort()
+            raise
 
     async def send_async(
         self, topic: str, value: Any, *, key: Key | None = None, headers: Mapping[str, str] | None = None
@@ -310,7 +364,7 @@ class Database:
         backend = self.backend
         if not isinstance(backend, LocalBackend):
             return await asyncio.to_thread(lambda: self.send(topic, value, key=key, headers=headers))
-        outgoing = Outgoing(self.channels)
+        outgoing = Outgoing(self.channels, self.limits)
         sent = check_count(outgoing.add(self.topic(topic), value, key=key, headers=headers, turn=self.next_turn()))
         timestamp = await run_async(backend.engine.transactions.send(OWNER, outgoing.writes(), outgoing.hashes))
         self.seen(timestamp)
@@ -367,13 +421,13 @@ class Database:
         with suppress(ValueError):
             self._consumers.remove(consumer)
 
-    def by_consumer(self, messages: Iterable[Received]) -> list[tuple[str, list[MessageId]]]:
+    def by_consumer(self, messages: Iterable[Received]) -> list[tuple[Consumer, list[MessageId]]]:
         """The ids of messages by the consumer that received them."""
-        found: dict[str, list[MessageId]] = {}
+        found: dict[Consumer, list[MessageId]] = {}
         for each in messages:
             if not isinstance(each, Received) or each.consumer is None:
                 raise InvalidArgument(f"only a message that was received can be acknowledged, not {each!r}")
-            found.setdefault(each.consumer.id, []).append(each.id)
+            found.setdefault(each.consumer, []).append(each.id)
         return list(found.items())
 
     def close(self) -> None:
@@ -397,3 +451,9 @@ class Database:
 
     def __repr__(self) -> str:
         return f"<tidegate database {self.path}>"
+
+
+def _milliseconds(timeout: float) -> int:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0 or timeout == float("inf"):
+        raise InvalidArgument(f"the timeout of a transaction is a number of seconds above 0, not {timeout!r}")
+    return max(round(timeout * 1000), 1)

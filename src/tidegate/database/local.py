@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from tidegate.clock.timestamp import Timestamp
+from tidegate.database.backend import Limits
 from tidegate.database.clients import OWNER
 from tidegate.database.engine import Engine
 from tidegate.database.live_transactions import Keys, Writes
@@ -38,6 +39,18 @@ class LocalBackend:
     @property
     def channels(self) -> int:
         return len(self.engine.channels)
+
+    @property
+    def limits(self) -> Limits:
+        settings = self.engine.settings
+        log = settings.log
+        return Limits(
+            settings.transaction_buffer_bytes,
+            log.message_bytes_max,
+            log.batch_rows_max,
+            log.block_bytes_max,
+            settings.transaction_timeout_ms,
+        )
 
     def topic(self, name: str) -> Topic:
         return self.engine.topic(name)

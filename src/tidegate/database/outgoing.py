@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.errors import InvalidArgument, NotFound
+from tidegate.database.backend import Limits
+from tidegate.errors import InvalidArgument, LimitExceeded, NotFound
 from tidegate.log.message import MessageType
 from tidegate.runtime.pieces import Piece
 from tidegate.topics.catalog import Topic
@@ -22,10 +23,11 @@ Key = str | bytes | int
 class Outgoing:
     """What a transaction, or a single send, will write. Not thread-safe."""
 
-    __slots__ = ("_channels", "_hashes", "_last", "_pieces", "nbytes")
+    __slots__ = ("_channels", "_hashes", "_last", "_limits", "_pieces", "nbytes")
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, limits: Limits) -> None:
         self._channels = channels
+        self._limits = limits
         self._pieces: list[tuple[int, str, MessageType, list[bytes] | pa.RecordBatch]] = []
         self._last: dict[str, int] = {}
         """Where the newest messages of a virtual channel stand in `_pieces`."""
@@ -47,10 +49,11 @@ class Outgoing:
         """Add a message, or one for each row of an Arrow batch or table; how many.
 
         `key` names the column that holds the keys of Arrow rows. Without a key, `turn` chooses the shard.
+        Raises: `InvalidArgument`, `LimitExceeded`, `NotFound`: nothing of it was added.
         """
         if isinstance(value, pa.RecordBatch | pa.Table):
             return self._add_rows(topic, value, key, turn)
-        body = encode(value, key, headers)
+        body = encode(value, key, headers, bytes_max=self._limits.message_bytes)
         shard = shard_of(key, topic.shards, turn=turn)
         self._put(topic, shard, MessageType.INSERT, body)
         if key is not None:
@@ -61,18 +64,33 @@ class Outgoing:
         batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
         if key is not None and (not isinstance(key, str) or key not in rows.schema.names):
             raise NotFound(f"the rows have no column {key!r} for their key; there are: {', '.join(rows.schema.names)}")
+        parts: list[tuple[int, pa.RecordBatch]] = []
+        hashes: list[Callable[[], Sequence[int]]] = []
         for batch in batches:
             if not batch.num_rows:
                 continue
-            if key is None or topic.shards == 1:
-                self._put(topic, shard_of(None, topic.shards, turn=turn), MessageType.INSERT, batch)
-            else:
-                shards = shards_of(batch.column(key), topic.shards)
-                for shard in np.unique(shards).tolist():
-                    self._put(topic, shard, MessageType.INSERT, batch.take(pa.array(np.flatnonzero(shards == shard))))
-            if key is not None:
-                self._hashes.append(partial(_hashes_of, topic.name, batch.column(key)))
+            self._check_batch(batch)
+            if key is None:
+                parts.append((shard_of(None, topic.shards, turn=turn), batch))
+                continue
+            shards = shards_of(batch.column(key), topic.shards)
+            for shard in np.unique(shards).tolist():
+                alone = topic.shards == 1
+                parts.append((shard, batch if alone else batch.take(pa.array(np.flatnonzero(shards == shard)))))
+            hashes.append(partial(_hashes_of, topic.name, batch.column(key)))
+        for shard, part in parts:  # All of them or none.
+            self._put(topic, shard, MessageType.INSERT, part)
+        self._hashes.extend(hashes)
         return int(rows.num_rows)
+
+    def _check_batch(self, batch: pa.RecordBatch) -> None:
+        limits = self._limits
+        if batch.num_rows > limits.batch_rows:
+            raise LimitExceeded(
+                "the number of rows in an Arrow batch", batch.num_rows, limits.batch_rows, "batch_rows_max"
+            )
+        if batch.nbytes > limits.batch_bytes:
+            raise LimitExceeded("the size of an Arrow batch", batch.nbytes, limits.batch_bytes, "block_bytes_max")
 
     def _put(self, topic: Topic, shard: int, kind: MessageType, payload: bytes | pa.RecordBatch) -> None:
         vchannel = topic.vchannel(shard)

@@ -55,7 +55,7 @@ class Producer:
         first = self.next_sequence if sequence is None else sequence
         if first < 0:
             raise InvalidArgument(f"a sequence number is at least 0, not {first}")
-        outgoing = Outgoing(database.channels)
+        outgoing = Outgoing(database.channels, database.limits)
         count = check_count(outgoing.add(database.topic(self.topic), value, key=key, headers=headers, turn=first))
         timestamp, duplicate = database.again(
             lambda: database.backend.produce(self.topic, self.name, self.epoch, first, count, outgoing.writes())

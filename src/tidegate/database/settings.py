@@ -37,6 +37,8 @@ class DatabaseSettings:
     """Keys of recent commits that are kept to check what was read."""
     lease_ms: int = 10_000
     """How long a client in another process may be silent."""
+    connect_ms: int = 30_000
+    """How long a client waits for an answer of the owner, and for one that answers when this one does not."""
     snapshot_records: int = 2_000
     """Records after which a state machine's snapshot is written, so that opening reads little."""
     receive_buffer: int = 10_000

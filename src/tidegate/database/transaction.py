@@ -7,22 +7,30 @@ ahead. Leaving its `with` block commits it, an exception inside aborts it.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from threading import Lock
+from contextlib import suppress
+from threading import Condition, Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tidegate.clock.timestamp import Timestamp
+from tidegate.database.live_transactions import Keys, Writes
 from tidegate.database.outgoing import Key, Outgoing
 from tidegate.errors import (
     Conflict,
     InvalidArgument,
     InvalidTransactionState,
+    OutcomeUnknown,
+    Retryable,
     TidegateError,
     TransactionAborted,
+    TransactionExpired,
     TransactionNotFound,
+    Unavailable,
 )
 from tidegate.topics.routing import key_hash
+from tidegate.txn.coordinator_table import TIMEOUT
 from tidegate.txn.txn_id import TxnId
 
 if TYPE_CHECKING:
@@ -34,8 +42,8 @@ class Transaction:
     """One transaction. Its calls may come from several threads; its end comes once."""
 
     __slots__ = (
-        "_database", "_failed", "_lock", "_outgoing", "_used_owner", "commit_timestamp", "id", "life", "state",
-        "timeout_ms",
+        "_changed", "_database", "_deadline_s", "_failed", "_outgoing", "_under_way", "_used_owner", "_writing_ahead",
+        "commit_timestamp", "id", "life", "state", "timeout_ms",
     )  # fmt: skip
 
     def __init__(self, database: Database, id: TxnId, timeout_ms: int | None, life: int) -> None:
@@ -43,7 +51,15 @@ class Transaction:
         self.timeout_ms = timeout_ms
         self.life = life
         """Which connection to an owner it began in."""
-        self._lock = Lock()
+        self._changed = Condition(Lock())
+        """Covers all below."""
+        self._under_way = 0
+        """Calls to the owner that belong to it; its end waits for them."""
+        self._writing_ahead = Lock()
+        """Held by the one thread that writes ahead, so that messages are written in the order they were sent."""
+        limits = database.limits
+        self._deadline_s = time.monotonic() + (limits.timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        """Not before the owner's, which began to count earlier."""
         self._outgoing: Outgoing | None = None
         self._failed: BaseException | None = None
         self._used_owner = False
@@ -58,22 +74,36 @@ class Transaction:
     def send(self, topic: str, value: Any, *, key: Key | None = None, headers: Mapping[str, str] | None = None) -> None:
         """Send a message with the transaction; or one for each row of an Arrow batch or table, `key` being a column.
 
-        Raises: `NotFound`, `InvalidArgument`, `LimitExceeded`; `TransactionAborted` when messages had to be written
-        ahead and it was ended from outside.
+        Raises: `NotFound`, `InvalidArgument`, `LimitExceeded`: it goes on without the message; `TransactionAborted`
+        when messages had to be written ahead and it was ended from outside.
         """
         database = self._database
         found = database.topic(topic)
-        with self._lock:
+        limits = database.limits
+        with self._changed:
             self._check_open("send")
             if self._outgoing is None:
-                self._outgoing = Outgoing(database.channels)
+                self._outgoing = Outgoing(database.channels, limits)
             self._outgoing.add(found, value, key=key, headers=headers, turn=database.next_turn())
-            ahead = (
-                self._outgoing.take() if self._outgoing.nbytes > database.settings.transaction_buffer_bytes else None
-            )
-        if ahead is not None:
-            self._used_owner = True
-            self._ask(lambda: database.backend.write_ahead(self.id, ahead))
+            if self._outgoing.nbytes <= limits.buffer_bytes:
+                return
+            self._begin_call()
+        try:
+            self._write_ahead()
+        finally:
+            self._end_call()
+
+    def _write_ahead(self) -> None:
+        with self._writing_ahead:
+            with self._changed:
+                ahead = self._outgoing.take() if self._outgoing is not None else {}
+            if not ahead:
+                return  # Another thread took it along.
+            try:
+                self._database.for_transaction(self, lambda: self._database.backend.write_ahead(self.id, ahead))
+            except BaseException as error:
+                self._failed = error  # Messages are missing whose senders were told that all is well.
+                raise
 
     def ack(self, messages: Received | Sequence[Received]) -> None:
         """Acknowledge messages if the transaction commits. Nobody else gets or acknowledges them meanwhile.
@@ -87,15 +117,19 @@ class Transaction:
         self._ack([message], cumulative=True)
 
     def _ack(self, messages: Sequence[Received], *, cumulative: bool) -> None:
-        with self._lock:
+        by_consumer = self._database.by_consumer(messages)
+        with self._changed:
             self._check_open("acknowledge")
-            self._used_owner = True
-        for consumer, ids in self._database.by_consumer(messages):
-            self._ask(
-                lambda consumer=consumer, ids=ids: self._database.backend.ack(
-                    consumer, ids, cumulative=cumulative, txn=self.id
+            self._begin_call()
+        try:
+            for consumer, ids in by_consumer:
+                self._ask(
+                    lambda consumer=consumer, ids=ids: self._database.backend.ack(
+                        consumer.connect(), ids, cumulative=cumulative, txn=self.id
+                    )
                 )
-            )
+        finally:
+            self._end_call()
 
     def read(self, table: str, keys: Iterable[Key]) -> Timestamp:
         """Note that these keys are read. Its commit fails with `Conflict` when somebody else has written one since.
@@ -103,54 +137,63 @@ class Transaction:
         Returns the Timestamp as of which it reads, the same for all its reads.
         """
         hashes = [key_hash(table, key) for key in keys]
-        with self._lock:
+        with self._changed:
             self._check_open("read")
-            self._used_owner = True
-        found: Timestamp = self._ask(lambda: self._database.backend.note_read(self.id, hashes, table))
+            self._begin_call()
+        try:
+            found: Timestamp = self._ask(lambda: self._database.backend.note_read(self.id, hashes, table))
+        finally:
+            self._end_call()
         return found
 
     # -- its end ---------------------------------------------------------------------------------------------
 
     def commit(self) -> Timestamp:
-        """Make all of it visible at once; its commit Timestamp. May be repeated after a lost answer.
+        """Make all of it visible at once; its commit Timestamp. May be repeated: the answer is the same.
 
-        Raises: `Conflict`, `TransactionAborted`, `TransactionExpired`: nothing of it remains, run it again.
-        `OutcomeUnknown`: nobody could be asked; call it again to learn the outcome.
+        Waits for what other threads are sending with it.
+        Raises: `Conflict`, `TransactionAborted`, `TransactionExpired`, `InvalidArgument`: nothing of it remains.
+        Another `Retryable`: nothing was written; call it again, or abort. `OutcomeUnknown`: nobody could be asked; call
+        it again to learn the outcome.
         """
-        if self.state == "COMMITTED" and self.commit_timestamp is not None:
-            raise InvalidTransactionState(f"transaction {self.id} was committed already", state=self.state)
+        if self.commit_timestamp is not None:
+            return self.commit_timestamp
         self._prepare_commit()
-        outgoing = self._outgoing
-        writes = outgoing.writes() if outgoing is not None else {}
-        keys = outgoing.hashes if outgoing is not None else ()
+        writes, keys = self._rest()
         try:
-            self._ended(self._database.commit(self, writes, keys))
-        except (Conflict, TransactionAborted):
-            self.state = "ABORTED"
+            return self._ended(self._database.commit(self, writes, keys))
+        except TidegateError as error:
+            self._refused(error)
             raise
-        return self._timestamp()
 
     async def commit_async(self) -> Timestamp:
-        """`commit` for asyncio: the event loop goes on meanwhile."""
-        if self._database.backend.is_owner:
-            self._prepare_commit()
-            outgoing = self._outgoing
-            writes = outgoing.writes() if outgoing is not None else {}
-            try:
-                self._ended(await self._database.commit_async(self, writes, outgoing.hashes if outgoing else ()))
-            except (Conflict, TransactionAborted):
-                self.state = "ABORTED"
-                raise
-            return self._timestamp()
-        return await asyncio.to_thread(self.commit)
+        """`commit` for asyncio: the event loop goes on meanwhile. Cancelled, it is carried out all the same."""
+        if self.commit_timestamp is not None:
+            return self.commit_timestamp
+        if self._used_owner or not self._database.backend.is_owner:
+            return await asyncio.to_thread(self.commit)
+        self._prepare_commit()
+        writes, keys = self._rest()
+        if len(writes) > 1:
+            return await asyncio.to_thread(self.commit)  # It takes places, and may have to wait for one.
+        try:
+            return self._ended(await self._database.commit_async(self, writes, keys))
+        except TidegateError as error:
+            self._refused(error)
+            raise
+
+    def _rest(self) -> tuple[Writes, Keys]:
+        """What goes with the commit. Ordering: nobody adds to it any more."""
+        outgoing = self._outgoing
+        return ({}, ()) if outgoing is None else (outgoing.writes(), outgoing.hashes)
 
     def _prepare_commit(self) -> None:
-        with self._lock:
+        with self._changed:
             if self.state != "COMMITTING":
                 self._check_open("commit")
+            self.state = "COMMITTING"  # From here on nothing is added to it.
+            self._changed.wait_for(lambda: not self._under_way)
             failed = self._failed
-            if failed is None:
-                self.state = "COMMITTING"
         if failed is not None:
             self.abort()
             raise TransactionAborted(
@@ -158,29 +201,48 @@ class Transaction:
                 reason=str(failed),
             ) from failed
 
-    def _ended(self, timestamp: Timestamp) -> None:
+    def _ended(self, timestamp: Timestamp) -> Timestamp:
         self.commit_timestamp = timestamp
         self.state = "COMMITTED"
         self._outgoing = None
         self._database.seen(timestamp)
+        return timestamp
 
-    def _timestamp(self) -> Timestamp:
-        return self.commit_timestamp or Timestamp.ZERO
+    def _refused(self, error: TidegateError) -> None:
+        """The commit failed: whatever can never be committed is ended."""
+        if isinstance(error, Conflict | TransactionAborted):
+            self._let_go()
+        elif isinstance(error, InvalidArgument) and not isinstance(error, TransactionNotFound):
+            with suppress(TidegateError):  # It is aborted at its timeout anyway.
+                self.abort()
 
-    def abort(self) -> None:
-        """End it without effect. May be repeated."""
-        with self._lock:
-            if self.state == "ABORTED":
-                return
-            if self.state == "COMMITTED":
-                raise InvalidTransactionState(f"transaction {self.id} is committed; begin a new one", state=self.state)
-        try:
-            self._database.again(lambda: self._database.backend.abort(self.id))
-        except TransactionNotFound:
-            if self.life == self._database.life:
-                raise  # Else its owner died, and with it the transaction.
+    def _let_go(self) -> None:
         self.state = "ABORTED"
         self._outgoing = None
+
+    def abort(self) -> None:
+        """End it without effect. May be repeated.
+
+        Raises: `InvalidTransactionState` when it is committed, also by a commit whose answer was lost.
+        """
+        with self._changed:
+            if self.state == "ABORTED":
+                return
+            tried = self.state == "COMMITTING"
+            committed = self.commit_timestamp
+        if committed is None:
+            try:
+                self._database.again(lambda: self._database.backend.abort(self.id))
+            except TransactionNotFound:
+                if self.life == self._database.life:
+                    raise
+                # Its owner died, and with it the transaction, unless a commit had come through before.
+                if tried:
+                    committed = self._database.find_commit(self)
+        if committed is not None:
+            self._ended(committed)
+            raise InvalidTransactionState(f"transaction {self.id} is committed; begin a new one", state=self.state)
+        self._let_go()
 
     def __enter__(self) -> Transaction:
         return self
@@ -190,7 +252,7 @@ class Transaction:
     ) -> None:
         if kind is None:
             if self.state == "OPEN":
-                self.commit()
+                self._commit_or_abort()
             return
         if self.state in ("OPEN", "COMMITTING"):
             try:
@@ -200,21 +262,40 @@ class Transaction:
                 if error is not None:
                     error.add_note(f"transaction {self.id} could not be aborted now: {failed}")
 
+    def _commit_or_abort(self) -> None:
+        try:
+            self.commit()
+        except (OutcomeUnknown, Unavailable):
+            raise  # Whoever calls `commit` again learns what became of it.
+        except Retryable:
+            with suppress(TidegateError):
+                self.abort()
+            raise
+
     async def __aenter__(self) -> Transaction:
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None and self.state == "OPEN":
-            await self.commit_async()
-        else:
+        if kind is not None or self.state != "OPEN":
             await asyncio.to_thread(self.__exit__, kind, error, trace)
+            return
+        try:
+            await self.commit_async()
+        except Retryable:
+            await asyncio.to_thread(self.__exit__, Retryable, None, None)
+            raise
 
     @property
     def is_known_to_owner(self) -> bool:
         """Whether the owner's log may know it."""
         return self._used_owner
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its time is up."""
+        return time.monotonic() > self._deadline_s
 
     def begin_again(self, id: TxnId, life: int) -> None:
         """Go on under another id: the owner died before it had heard of this one, and nothing of it was written."""
@@ -222,7 +303,24 @@ class Transaction:
 
     # -- inside ----------------------------------------------------------------------------------------------
 
+    def _begin_call(self) -> None:
+        """Ordering: under `_changed`, and `_end_call` follows."""
+        self._used_owner = True
+        self._under_way += 1
+
+    def _end_call(self) -> None:
+        with self._changed:
+            self._under_way -= 1
+            self._changed.notify_all()
+
     def _check_open(self, what: str) -> None:
+        if self.state == "OPEN" and self.is_late and what != "commit":  # For that the owner's word counts.
+            self._let_go()
+            raise TransactionExpired(
+                f"transaction {self.id} cannot {what} after its timeout; run it again, with a longer timeout if it"
+                f" needs one",
+                reason=TIMEOUT,
+            )
         if self.state != "OPEN":
             raise InvalidTransactionState(
                 f"transaction {self.id} is {self.state} and cannot {what}; begin a new one", state=self.state

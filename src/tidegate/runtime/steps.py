@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from functools import partial
-from threading import Event, Lock
+from threading import Event, Lock, Thread
 from typing import Any, Final, Protocol, TypeVar
 
 from tidegate.errors import TidegateError
@@ -137,34 +137,54 @@ _GATES: Final = Lock()
 
 
 def run(steps: Steps[T]) -> T:
-    """Run a procedure in this thread."""
+    """Run a procedure in this thread. Interrupted while it waits, it is carried on elsewhere."""
     try:
         while True:
             waits = next(steps)
-            for each in waits[:-1]:
-                each.begin()
-            for each in reversed(waits):
-                each.wait()
+            try:
+                for each in waits[:-1]:
+                    each.begin()
+                for each in reversed(waits):
+                    each.wait()
+            except BaseException:  # Ctrl-C
+                _carry_on(steps, waits)
+                raise
     except StopIteration as stop:
         value: T = stop.value
         return value
 
 
 async def run_async(steps: Steps[T]) -> T:
-    """Run a procedure in an event loop; nothing of it waits in the loop's thread."""
+    """Run a procedure in an event loop, in whose thread nothing waits. Cancelled, it is carried on elsewhere."""
     loop = asyncio.get_running_loop()
     try:
         while True:
             waits = next(steps)
-            for each in waits:
-                each.begin()
-            for each in waits:
-                done: asyncio.Future[None] = loop.create_future()
-                each.add_done_callback(partial(_resolve, loop, done))
-                await done
+            try:
+                for each in waits:
+                    each.begin()
+                for each in waits:
+                    done: asyncio.Future[None] = loop.create_future()
+                    each.add_done_callback(partial(_resolve, loop, done))
+                    await done
+            except BaseException:
+                _carry_on(steps, waits)
+                raise
     except StopIteration as stop:
         value: T = stop.value
         return value
+
+
+def _carry_on(steps: Steps[Any], waits: Sequence[Waitable]) -> None:
+    """Finish a procedure whose caller has gone: what it waits for happens all the same, and it must take note of it."""
+
+    def finish() -> None:
+        for each in waits:
+            each.wait()
+        with suppress(TidegateError):  # Whoever asks again is told.
+            run(steps)
+
+    Thread(target=finish, name="tidegate-carry-on", daemon=True).start()
 
 
 def _resolve(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], _: object) -> None:

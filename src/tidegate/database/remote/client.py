@@ -16,18 +16,18 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from tidegate.clock.timestamp import Timestamp
+from tidegate.database.backend import Limits
 from tidegate.database.live_transactions import Keys, Writes
 from tidegate.database.received import Received
 from tidegate.database.remote import frames
 from tidegate.database.remote.address import find
-from tidegate.errors import InvariantBroken, TidegateError
+from tidegate.errors import InvariantBroken, TidegateError, Unavailable
 from tidegate.topics.catalog import Topic
 from tidegate.topics.message_id import MessageId
 from tidegate.txn.txn_id import TxnId
 
 _logger = logging.getLogger("tidegate.database")
 _CONNECT_S: Final = 2.0
-_ANSWER_S: Final = 120.0
 
 
 class Disconnected(Exception):
@@ -37,8 +37,8 @@ class Disconnected(Exception):
 class RemoteBackend:
     """Calls of one client. Thread-safe."""
 
-    def __init__(self, path: Path, client: str, name: str) -> None:
-        """Connect to the owner of the database at `path`.
+    def __init__(self, path: Path, client: str, name: str, answer_s: float) -> None:
+        """Connect to the owner of the database at `path`; an answer is waited for up to `answer_s`.
 
         Raises: `Disconnected` when nobody listens there.
         """
@@ -46,15 +46,26 @@ class RemoteBackend:
         if location is None:
             raise Disconnected(f"nobody has said where the owner of {path} listens")
         self._client = client
+        self._answer_s = answer_s
+        self._stop = Event()
         try:
             self._flight = flight.connect(location)
         except (pa.ArrowException, OSError) as error:
             raise Disconnected(str(error)) from error
-        found = self._call("hello", {"name": name}, timeout_s=_CONNECT_S)[0]
+        try:
+            found = self._call("hello", {"name": name}, timeout_s=min(_CONNECT_S, answer_s))[0]
+        except BaseException:
+            self.drop()
+            raise
+        if found.get("version") != frames.VERSION:
+            self.drop()
+            raise Unavailable(
+                f"{path} is owned by process {found.get('pid')}, whose Tidegate speaks version"
+                f" {found.get('version')} and this one {frames.VERSION}; use the same Tidegate in both"
+            )
         self._channels = int(found["channels"])
-        self.buffer_bytes: Final = int(found["buffer_bytes"])
+        self.limits: Final = Limits(**found["limits"])
         self.owner_pid: Final = int(found["pid"])
-        self._stop = Event()
         self._beat_s = found["lease_ms"] / 3000
         self._thread = Thread(target=self._keep_alive, name="tidegate-alive", daemon=True)
         self._thread.start()
@@ -65,12 +76,14 @@ class RemoteBackend:
                 self._call("alive", {}, timeout_s=self._beat_s)
 
     def _call(
-        self, name: str, head: frames.Head, blobs: Sequence[frames.Bytes] = (), timeout_s: float = _ANSWER_S
+        self, name: str, head: frames.Head, blobs: Sequence[frames.Bytes] = (), timeout_s: float | None = None
     ) -> tuple[Any, list[memoryview]]:
+        if self._stop.is_set() and name != "bye":
+            raise Disconnected(f"{name}: the connection was given up")
         head["client"] = self._client
         action = flight.Action(name, frames.pack(head, blobs))
         try:
-            options = flight.FlightCallOptions(timeout=timeout_s)
+            options = flight.FlightCallOptions(timeout=self._answer_s if timeout_s is None else timeout_s)
             results = list(self._flight.do_action(action, options))
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise Disconnected(f"{name}: {error}") from error
@@ -152,7 +165,7 @@ class RemoteBackend:
 
     def receive(self, consumer: str, max_messages: int, timeout_s: float) -> list[Received]:
         head = {"consumer": consumer, "max": max_messages, "timeout_s": timeout_s}
-        return frames.unpack_received(*self._call("receive", head))
+        return frames.unpack_received(*self._call("receive", head, timeout_s=self._answer_s + timeout_s))
 
     def ack(self, consumer: str, ids: Sequence[MessageId], *, cumulative: bool, txn: TxnId | None) -> None:
         head = {"consumer": consumer, "ids": [list(each) for each in ids], "cumulative": cumulative}

@@ -112,7 +112,10 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
             raise InvalidArgument(f"the owner of the database knows no call {name!r}; it may be an older version")
         client = str(head.get("client", ""))
         if name == "hello":
-            self._engine.clients.add(client, str(head.get("name", "")), self._engine.settings.lease_ms)
+            if self._engine.clients.add(client, str(head.get("name", "")), self._engine.settings.lease_ms):
+                # It has missed an answer and begins anew: its consumers, too, will come again under new names.
+                for told in self._engine.on_client_gone:
+                    told(client)
         else:
             self._engine.clients.check(client)
         found = call(Asked(LocalBackend(self._engine, client), _Head(head), blobs))
@@ -124,7 +127,8 @@ def _hello(asked: Asked) -> Any:
     return {
         "channels": asked.backend.channels,
         "lease_ms": settings.lease_ms,
-        "buffer_bytes": settings.transaction_buffer_bytes,
+        "version": frames.VERSION,
+        "limits": asked.backend.limits._asdict(),
         "pid": os.getpid(),
     }
 
