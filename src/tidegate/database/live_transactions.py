@@ -358,6 +358,9 @@ class LiveTransactions:
         """
         while True:
             with self._lock:
+                if entry is not None and entry.reads is not None and entry.reads.ended:
+                    # It could not be aborted the last time, and is as hopeless as it was then.
+                    raise Conflict(f"a key that transaction {entry.id} had read was written since; run it again")
                 found = self._conflicts.try_commit(None if entry is None else entry.reads, keys)
                 if isinstance(found, Claim):
                     if entry is not None:
@@ -366,9 +369,15 @@ class LiveTransactions:
                 gate = self._claims.setdefault(found.claim.number, Gate())
             yield [gate]
 
-    def _release_claim(self, claim: Claim, timestamp: Timestamp | None) -> None:
+    def _release_claim(self, claim: Claim, timestamp: Timestamp | None, entry: Entry | None = None) -> None:
+        """The commit has ended. With an `entry` it may be tried again, and what was read is then checked again."""
         with self._lock:
             self._conflicts.finish(claim, timestamp)
+            if entry is not None and claim.reads and claim.read_timestamp is not None:
+                # Until now nobody could write what was read, so it is as good as read at the floor.
+                entry.reads = self._conflicts.begin_read(max(self._conflicts.floor, claim.read_timestamp))
+                for table, keys in claim.reads:
+                    self._conflicts.note(entry.reads, keys.sorted(), table)
             gate = self._claims.pop(claim.number, None)
         if gate is not None:
             gate.open()

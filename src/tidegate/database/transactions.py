@@ -80,6 +80,15 @@ class Transactions(LiveTransactions):
             for txn in coordinator.to_drive():
                 if txn.state is TxnState.ABORTING:
                     yield from self._carry_out_abort(self._entries[txn.id])
+            for txn in [each for each in coordinator.transactions() if each.state is TxnState.OPEN]:
+                entry = self._entries.setdefault(txn.id, Entry(txn.id))
+                lost = [each for each in txn.participants if each in self._ended_in(entry)]
+                if lost:
+                    yield from self._abort(entry, f"it had ended in {', '.join(lost)} when the owner changed")
+
+    def _ended_in(self, entry: Entry) -> set[str]:
+        """Channels without messages of the transaction: whatever it wrote there was ended, by DDL or before it began."""
+        return {f"channel/{name}" for name in self._channels if name not in entry.sessions}
 
     def _take_up(self, name: str, session: ChannelTxn) -> Steps[None]:
         id = TxnId.from_bytes16(session.id)
@@ -142,19 +151,23 @@ class Transactions(LiveTransactions):
 
     # -- commit ----------------------------------------------------------------------------------------------
 
-    def commit(self, id: TxnId, writes: Writes, keys: Keys = ()) -> Steps[Timestamp]:
+    def commit(
+        self, id: TxnId, writes: Writes, keys: Keys = (), *, read_at: Timestamp | None = None
+    ) -> Steps[Timestamp]:
         """Commit the transaction together with `writes`; its commit Timestamp. May be repeated: the answer is the same.
+
+        `read_at` is what `note_read` returned: an owner that knows nothing of the reading cannot check it, and refuses.
 
         Raises: `Conflict`, `TransactionAborted`, `TransactionExpired`: nothing of it remains. `Retryable`: nothing was
         written; try again or abort. `OutcomeUnknown`: ask again once the database is open again.
         """
 
         def work(entry: Entry) -> Steps[Timestamp]:
-            return (yield from self._commit(entry, writes, keys))
+            return (yield from self._commit(entry, writes, keys, read_at))
 
         return self._alone(id, work, finished=self._finished_commit)
 
-    def _commit(self, entry: Entry, writes: Writes, keys: Keys) -> Steps[Timestamp]:
+    def _commit(self, entry: Entry, writes: Writes, keys: Keys, read_at: Timestamp | None) -> Steps[Timestamp]:
         coordinator = self._coordinators[entry.id.coordinator][0]
         self._settle_doubt(entry)
         with self._lock:
@@ -173,6 +186,8 @@ class Transactions(LiveTransactions):
             yield from self._abort(entry, why)
             raise TransactionAborted(f"transaction {entry.id} was aborted: {why}; run it again", reason=why)
         try:
+            if read_at and entry.reads is None:
+                raise Conflict(f"what transaction {entry.id} read at {read_at} was noted by another owner; run it again")
             claim = yield from self._claim(entry, keys)
         except Conflict:
             yield from self._abort(entry, "")
@@ -182,10 +197,10 @@ class Transactions(LiveTransactions):
         except (OutcomeUnknown, Unavailable):
             # Its keys stay claimed until it is settled, if need be by the next owner.
             if entry.doubt is not None:
-                entry.doubt.also(partial(self._release_claim, claim, None))
+                entry.doubt.also(partial(self._release_claim, claim, None, entry))
             raise
         except TidegateError as error:
-            self._release_claim(claim, None)
+            self._release_claim(claim, None, entry)
             if isinstance(error, TransactionAborted):
                 yield from self._abort(entry, error.reason or str(error))
             raise
