@@ -15,11 +15,19 @@ from tidegate.clock.timestamp import Timestamp
 from tidegate.database.clients import OWNER
 from tidegate.database.journal import Journal
 from tidegate.database.live_transactions import Writes
-from tidegate.errors import Closed, InvariantBroken, OutcomeUnknown, TidegateError, Unavailable
+from tidegate.errors import (
+    Closed,
+    InvalidTransactionState,
+    InvariantBroken,
+    OutcomeUnknown,
+    TidegateError,
+    Unavailable,
+)
 from tidegate.log.message import Message
 from tidegate.runtime.steps import Gate, Steps, run
 from tidegate.topics.catalog import Change, Topic, TopicDropped
-from tidegate.topics.producers import Duplicate, Opened, Opening, Producers, Sending, Wait
+from tidegate.topics.producers import Duplicate, Opened, Producers, Sending
+from tidegate.txn.txn_id import TxnId
 
 if TYPE_CHECKING:
     from tidegate.database.engine import Engine
@@ -46,9 +54,10 @@ class ProducerHost:
         self.topic: Final = topic
         self._engine = engine
         self._lock = Lock()
-        self._gates: dict[Sending | Opening, Gate] = {}
+        self._gates: dict[Sending, Gate] = {}
         """Opened when the outcome is known."""
-        self._unknown: dict[Sending | Opening, TidegateError] = {}
+        self._unknown: dict[Sending, TxnId] = {}
+        """Sends whose outcome was not known at the time, and their transactions, which will tell."""
         self._opening: Gate | None = None
         self.journal: Final = Journal(
             engine.log,
@@ -137,12 +146,13 @@ class ProducerHost:
             self.journal.leave()
             if isinstance(begun, Duplicate):
                 return Sent(begun.timestamp, True)
-            yield from self._wait_for(begun.on if isinstance(begun, Wait) else begun)
+            yield from self._wait_for(begun.on)
 
     def _send(self, sending: Sending, writes: Writes) -> Steps[Sent]:
         engine = self._engine
         everything = {channel: list(pieces) for channel, pieces in writes.items()}
         everything.setdefault(self.journal.channel, []).append(self.journal.piece(sending.record))
+        txn: TxnId | None = None
         try:
             txn = engine.begin(OWNER)
             try:
@@ -153,23 +163,20 @@ class ProducerHost:
                 yield from engine.transactions.abort(txn)
                 raise
         except BaseException as error:
-            self._failed(sending, error)
+            self._failed(sending, txn, error)
             raise
         with self._lock:
             self._producers.apply(sending.record, timestamp)
         self._end(sending)
         return Sent(timestamp, False)
 
-    def _failed(self, sending: Sending, error: BaseException) -> None:
+    def _failed(self, sending: Sending, txn: TxnId | None, error: BaseException) -> None:
         known = isinstance(error, TidegateError) and not isinstance(error, OutcomeUnknown | Unavailable)
         with self._lock:
-            if known:
+            if known or txn is None:
                 self._producers.fail(sending)
             else:
-                self._unknown[sending] = OutcomeUnknown(
-                    f"whether producer {sending.name!r} of topic {self.topic.name!r} has sent {sending.first} to"
-                    f" {sending.last} is not known: {error}; open the database again and repeat it"
-                )
+                self._unknown[sending] = txn
         self._end(sending)
 
     def _end(self, sending: Sending) -> None:
@@ -178,16 +185,42 @@ class ProducerHost:
         self.journal.leave()
         gate.open()
 
-    def _wait_for(self, begun: Sending) -> Steps[None]:
-        """Raises: `OutcomeUnknown` when nobody in this process will know."""
+    def _wait_for(self, sending: Sending) -> Steps[None]:
+        """Wait until it is known what became of a send.
+
+        Raises: `OutcomeUnknown` when that is not known yet, or only the next owner will know.
+        """
         with self._lock:
-            gate = self._gates.get(begun)
+            gate = self._gates.get(sending)
         if gate is not None:
             yield [gate]
         with self._lock:
-            unknown = self._unknown.get(begun)
-        if unknown is not None:
-            raise unknown.with_traceback(None)
+            txn = self._unknown.get(sending)
+        if txn is None:
+            return
+        transactions = self._engine.transactions
+        timestamp = None
+        try:
+            yield from transactions.abort(txn)  # Whoever asks sends it again if it was not sent.
+        except InvalidTransactionState:
+            timestamp = transactions.committed_at(txn)
+            if timestamp is None:
+                raise self._in_doubt(sending) from None
+        except (OutcomeUnknown, Unavailable) as error:
+            raise self._in_doubt(sending) from error
+        with self._lock:
+            if self._unknown.pop(sending, None) is None:
+                return  # Another one was faster.
+            if timestamp is None:
+                self._producers.fail(sending)
+            else:
+                self._producers.apply(sending.record, timestamp)
+
+    def _in_doubt(self, sending: Sending) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"whether producer {sending.name!r} of topic {self.topic.name!r} has sent {sending.first} to {sending.last}"
+            f" is not known as long as the disk fails; repeat it later, or once the database was opened again"
+        )
 
     def maintain(self) -> None:
         """Write a snapshot when it is time."""

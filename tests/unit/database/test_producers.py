@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from engine_rig import House
-from helpers import Calls, eventually
+from helpers import BROKEN, Calls, FailingFiles, eventually
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.clients import OWNER
 from tidegate.database.producing import Sent
 from tidegate.errors import InvalidArgument, LeaseLost, NotFound, OutcomeUnknown, StorageFailed
+from tidegate.runtime import log as log_module
+from tidegate.stores.local_files import LocalFiles
 
 
 class Producer:
@@ -105,23 +107,37 @@ def test_a_send_that_is_known_to_have_failed_may_be_repeated(house: House, monke
     assert host.journal.snapshot(host._snapshot, timeout_s=0.2), "it has left the journal"
 
 
-def test_a_send_whose_outcome_is_unknown_is_not_repeated_here(house: House, monkeypatch: Any) -> None:
-    """Whoever repeats it is told so instead of waiting for ever; the next owner finds out from the log."""
-    house.topic("t")
+@pytest.mark.parametrize(("shards", "where"), [(1, "data-1"), (3, "system")], ids=["at once", "in two steps"])
+@pytest.mark.parametrize("then", ["", "crash"])
+def test_a_send_in_doubt_is_settled_before_it_is_repeated(
+    open_house: Callable[..., House], monkeypatch: Any, shards: int, where: str, then: str
+) -> None:
+    """Promise 6: as long as the disk will not tell, nobody sends it twice; then it is there once."""
+    disks: dict[str, FailingFiles] = {}
+    monkeypatch.setattr(log_module, "LocalFiles", lambda at: disks.setdefault(str(at), FailingFiles(LocalFiles(at))))
+    house = open_house(channels=2)
+    disk = disks[str(house.engine.path / "log")]
+    house.topic("t", shards=shards)
     producer = Producer(house)
-
-    def lose(*_: Any) -> Any:
-        raise OutcomeUnknown("planted")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(house.engine.transactions, "_write_commit", lose)
+    calls = ("write", "sync", "create", "sync_dir", "remove")
+    with disk.failing(BROKEN, *calls, only=where):
         with pytest.raises(OutcomeUnknown):
-            producer.send(0, "a")
-    with pytest.raises(OutcomeUnknown, match="has sent 0 to 0 is not known"):
-        producer.send(0, "a")
-    house.crash()
-    assert not producer.send(0, "a").duplicate
-    assert everything(house) == ["a"]
+            producer.send(0, "a", "b", "c")
+        with pytest.raises(OutcomeUnknown, match="whether producer 'p' of topic 't' has sent 0 to 2 is not known"):
+            producer.send(0, "a", "b", "c")
+        with pytest.raises(OutcomeUnknown, match="whether producer 'p'"):
+            Producer(house)
+        if then:
+            house.crash()
+
+    def repeated() -> Sent | None:
+        with suppress(OutcomeUnknown):
+            return producer.send(0, "a", "b", "c")
+        return None
+
+    eventually(repeated, what="an answer")
+    producer.send(3, "d")
+    assert everything(house) == ["a", "b", "c", "d"]
 
 
 def test_a_repeat_waits_while_the_first_is_under_way(house: House, calls: Calls) -> None:
