@@ -71,7 +71,5 @@ class FaultPlan:
             power_loss=self.power_loss * factor,
             crash_inside=self.crash_inside * factor,
             pause=self.pause * factor,
-            write_error=self.write_error * factor,
-            sync_error=self.sync_error * factor,
-            store_error=self.store_error * factor,
+            clock_jump=self.clock_jump * factor * 0.2,
         )

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
+from tidegate.clock.timestamp import Timestamp
 from tidegate.sim.auditor import Violation
 from tidegate.sim.network import Answer, Ask, Network
 from tidegate.sim.txn_auditor import Deed, TxnAuditor
@@ -20,7 +21,7 @@ from tidegate.txn.txn_id import TxnId
 VCHANNELS = ("a/0", "a/1", "b/0")
 COUNTERS = {"k0": "c0", "k1": "c1", "k2": "c1"}
 """Where each counter lives."""
-PATIENCE = 30
+PATIENCE = 60
 """How often a client is asked to go on before it stops waiting for an answer."""
 
 Script = Iterator[None]
@@ -66,7 +67,7 @@ class TxnClient:
     def _live(self) -> Script:
         while True:
             self.is_idle = True
-            while self.is_finishing or self._rng.random() < 0.5:
+            while self.is_finishing or self._rng.random() < 0.9:
                 yield
             self.is_idle = False
             if self._rng.random() < 0.25:
@@ -121,13 +122,13 @@ class TxnClient:
         if self.answer is None or self.answer.how != "ok":
             return
         id: TxnId = self.answer.value
-        counters = rng.sample(sorted(COUNTERS), rng.choice((1, 1, 2))) if rng.random() < 0.4 else []
+        counters = rng.sample(sorted(COUNTERS), rng.choice((1, 1, 2))) if rng.random() < 0.5 else []
         places = rng.sample(self._channels, rng.choice((1, 1, 2, 2, 3)))
         for key in counters:
             if COUNTERS[key] not in places:
                 places.append(COUNTERS[key])
         deed = self._auditor.wanted({name: rng.choice((1, 1, 2, 5)) for name in places})
-        read_at = 0
+        read_at: Timestamp | None = None
         if counters:
             yield from self._read_counters(id, deed, counters)
             if not deed.updates:
@@ -156,7 +157,8 @@ class TxnClient:
         yield from self._ask("read", id=id, keys=[crc32(key.encode()) for key in counters])
         if self.answer is None or self.answer.how != "ok":
             return
-        self._read_at = at = int(self.answer.value)
+        self._read_at: Timestamp = self.answer.value
+        at = int(self._read_at)
         for _ in range(8 * PATIENCE):
             if all(self._auditor.settled(COUNTERS[key]) >= at for key in counters):
                 break
@@ -185,7 +187,7 @@ class TxnClient:
         return ahead, rest
 
     def _commit(
-        self, id: TxnId, deed: Deed, writes: dict[str, list[Line]], counters: list[str], read_at: int
+        self, id: TxnId, deed: Deed, writes: dict[str, list[Line]], counters: list[str], read_at: Timestamp | None
     ) -> Script:
         self._auditor.asked(deed)
         keys = [crc32(key.encode()) for key in counters]

@@ -229,7 +229,7 @@ class TxnNode:
             return f"{channel.name} {self.seal_one(channel)}"
         if draw < 0.79:
             return self._snapshot()
-        if draw < 0.81:
+        if draw < 0.795:
             return self._fail_client()
         if self._questions and draw < 0.90:
             return self._find(self._questions.pop(0))
@@ -352,7 +352,7 @@ class TxnNode:
         steps: Steps[Any]
         if ask.what == "commit":
             writes = {name: as_pieces(lines) for name, lines in told["writes"].items()}
-            steps = transactions.commit(told["id"], writes, told["keys"])
+            steps = transactions.commit(told["id"], writes, told["keys"], read_at=told["read_at"])
         else:
             steps = transactions.abort(told["id"])
 

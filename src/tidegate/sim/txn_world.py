@@ -29,6 +29,8 @@ from tidegate.sim.txn_node import DATA, SYSTEM, TxnNode, TxnSettings
 from tidegate.stores.memory_metadata import MemoryMetadataStore
 
 CLIENTS = 5
+_OPENING_FAULTS = 0.15
+"""Part of the faults that a process meets while it opens: with all of them hardly any would."""
 
 
 class AssemblingFollower:
@@ -80,7 +82,7 @@ class TxnWorld(Stage[TxnNode, AssemblingFollower]):
     def __init__(self, seed: int, *, steps: int = 1200, keep_trace: bool = False) -> None:
         super().__init__(seed, steps=steps, keep_trace=keep_trace)
         rng = self.rng
-        self.plan = self.plan.milder(rng.choice((0.1, 0.3, 1.0)))  # Opening a database is much more work than a channel.
+        self.plan = self.plan.milder(rng.choice((0.2, 0.5, 1.0)))  # A transaction is longer on its way than an append.
         self.tails = {name: SimTail() for name in (SYSTEM, *DATA)}
         self.auditor = TxnAuditor(DATA)
         self.held_bytes_max = rng.choice((3_000, 30_000, 1 << 20))
@@ -133,17 +135,16 @@ class TxnWorld(Stage[TxnNode, AssemblingFollower]):
         self.clock.advance(rng.uniform(0.0001, 0.012))
         if self.faulty:
             self._weather()
+        for client in self.clients:
+            client.step()
+        if rng.random() < 0.6:
+            self._deliver()
         draw = rng.random()
-        if draw < 0.08:
+        if draw < 0.12:
             reader = rng.choice(self.readers)
             self.note(f"{reader.name} {reader.poll()}")
             if rng.random() < 0.1:
                 reader.restart()
-        elif draw < 0.22:
-            for client in self.clients:
-                client.step()
-        elif draw < 0.38:
-            self._deliver()
         elif self.faulty and rng.random() < plan.power_loss:
             self._lose_power()
         else:
@@ -165,7 +166,7 @@ class TxnWorld(Stage[TxnNode, AssemblingFollower]):
             if not active:
                 return
         node = rng.choice(active)
-        if node.is_deposed and rng.random() < 0.1:
+        if (node.is_deposed or (node.is_fenced and not self.faulty)) and rng.random() < 0.1:
             self._kill(node, "gone: it leads no more")
         elif self.faulty and node.is_fenced and rng.random() < 0.05:
             self._kill(node, "gone: it was fenced")
@@ -178,7 +179,9 @@ class TxnWorld(Stage[TxnNode, AssemblingFollower]):
             self.clock.advance(4.0)
             self.note(f"{node.name} hangs")
         else:
-            self._run(node)
+            for _ in range(rng.choice((1, 2, 4))):
+                if node in self.nodes and not node.paused_until:
+                    self._run(node)
             if node.failed is not None:
                 self.note(f"{node.name} cannot open: {type(node.failed).__name__}")
                 self._forget(node)
@@ -215,7 +218,9 @@ class TxnWorld(Stage[TxnNode, AssemblingFollower]):
             rng=Random(rng.getrandbits(64)),
             clock=self.clock,
             files=files,
-            store=MemoryMetadataStore(self.clock, self.state, fault=self._store_fault),
+            store=MemoryMetadataStore(
+                self.clock, self.state, fault=lambda operation, key, done: self._store_hook(born[0], operation, key, done)
+            ),
             tails=self.tails,
             auditor=self.auditor,
             settings=self.settings,
@@ -248,7 +253,12 @@ class TxnWorld(Stage[TxnNode, AssemblingFollower]):
     def _disk_hook(self, node: TxnNode, operation: str, path: str, done: bool) -> None:
         if node not in self.nodes:
             raise Crash(power=False)  # The dead do nothing any more, whatever unwinds.
-        super()._disk_hook(node, operation, path, done)
+        if node.is_serving or self.rng.random() < _OPENING_FAULTS:
+            super()._disk_hook(node, operation, path, done)
+
+    def _store_hook(self, node: TxnNode, operation: str, key: str, done: bool) -> None:
+        if node.is_serving or self.rng.random() < _OPENING_FAULTS:
+            self._store_fault(operation, key, done)
 
     # The end
 
