@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 setup: $(STAMP) ## create .venv with the pinned requirements
 
-demo: setup ## watch concurrent writers, ticks and an in-order reader
+demo: setup ## watch writers, ticks and readers; then money moving over four channels, never torn
 	$(VENV)/bin/tidegate demo
 
 test: setup lint ## lint, type-check and run every test

@@ -1,4 +1,4 @@
-"""`tidegate demo`: a log at work, live in the terminal."""
+"""`tidegate demo`: a log and a database at work, live in the terminal."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import shutil
 import signal
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Protocol, TypeVar
 
 import click
+from rich.console import RenderableType
 from rich.live import Live
 
 from tidegate.cli.demo_reader import Count
@@ -24,40 +27,89 @@ from tidegate.runtime.log import Log
 _FRAME_S = 0.1
 
 
+class _Closes(Protocol):
+    def close(self) -> None: ...
+
+
+T = TypeVar("T", bound=_Closes)
+
+
 @click.command()
-@click.option("--seconds", type=click.FloatRange(min=0.1, max=3600), default=8.0, show_default=True, help="How long.")
-@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Keep the log here; else it is temporary.")
+@click.argument("scene", type=click.Choice(["log", "money", "all"]), default="all")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.1, max=3600),
+    default=8.0,
+    show_default=True,
+    help="How long a scene takes.",
+)
+@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Keep the data here; else it is temporary.")
 @click.option("--plain", is_flag=True, help="A line a second instead of a live picture; so it is in a pipe, too.")
 @click.pass_context
-def demo(ctx: click.Context, seconds: float, directory: Path | None, plain: bool) -> None:
-    """Write to two channels from seven threads and read them back in two processes, live.
+def demo(ctx: click.Context, scene: str, seconds: float, directory: Path | None, plain: bool) -> None:
+    """Watch Tidegate at work, live, in two scenes.
 
-    One writer now and then takes a TimeTick and holds it: no tick may pass it, so both TimeTicks of its channel wait,
-    and nobody else's appends do. At the end both readers must have got everything that was acknowledged, in order;
-    otherwise the exit code is 1.
+    log: seven threads write to two channels, and two processes read them. One writer now and then takes a TimeTick
+    and holds it: no tick may pass it, so both TimeTicks of its channel wait, and nobody else's appends do. At the end
+    both readers must have got everything that was acknowledged, in order.
+
+    money: four threads move money between accounts, each transfer a transaction over four channels, while a reader adds
+    all of it up at every cut and a subscription consumes every message in transactions of its own. The sum must be the
+    same at every cut, and every message be consumed once, though transactions are rolled back all the time.
+
+    If something is not as it must be, the exit code is 1.
 
     \b
     Examples:
       tidegate demo
-      tidegate demo --seconds 30 --dir demo.tide
+      tidegate demo money --seconds 30 --dir demo.tide
+      tidegate status demo.tide
       tidegate log print demo.tide orders --limit 10
     """
+    is_live = not plain and sys.stdout.isatty()
     with ExitStack() as stack:
         # Cleaning up takes a moment; a second Ctrl-C must not leave half of it behind.
         stack.callback(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))
         path = directory or _temporary(stack)
         if path.is_dir() and any(path.iterdir()) and not (path / "log").is_dir():
             raise InvalidArgument(f"{path} is not empty and holds no log; name a new directory")
-        log = stack.enter_context(Log(path))
-        work = Work(log, random.Random())
-        stack.callback(work.close)
         stack.callback(signal.signal, signal.SIGINT, signal.SIG_IGN)
-        work.start()
-        ran = (_show_lines if plain or not sys.stdout.isatty() else _show_live)(work, seconds)
-        if not _summary(work, ran):
+        good = scene == "money" or _play_log(path, seconds, is_live)
+        if scene == "all":
+            print_line()
+        good = (scene == "log" or _play_money(path, seconds, is_live)) and good
+        if not good:
             ctx.exit(1)
         if directory is not None:
-            print_line(f"The log is in {path}; look at it with `tidegate log show {path}`.")
+            print_line(f"The data is in {path}; look at it with `tidegate log show {path}`.")
+
+
+def _play_log(path: Path, seconds: float, is_live: bool) -> bool:
+    with _closing(Log(path)) as log, _closing(Work(log, random.Random())) as work:
+        work.start()
+        ran = _show(work, seconds, lambda: frame(work, seconds), lambda: line(work), is_live)
+        return _summary(work, ran)
+
+
+def _play_money(path: Path, seconds: float, is_live: bool) -> bool:
+    from tidegate.cli import demo_money_view as view
+    from tidegate.cli.demo_money import Money
+
+    with _closing(Money(path, random.Random())) as money:
+        money.start()
+        ran = _show(money, seconds, lambda: view.frame(money, seconds), lambda: view.line(money), is_live)
+        return view.summary(money, ran)
+
+
+@contextmanager
+def _closing(thing: T) -> Iterator[T]:
+    """Close it at the end, whatever happens, and let no second Ctrl-C disturb that."""
+    try:
+        yield thing
+    finally:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        thing.close()
+        signal.signal(signal.SIGINT, before)
 
 
 def _temporary(stack: ExitStack) -> Path:
@@ -66,26 +118,31 @@ def _temporary(stack: ExitStack) -> Path:
     return Path(path) / "demo.tide"
 
 
-def _show_live(work: Work, seconds: float) -> float:
-    """Show a picture ten times a second, and one of the end; how long the writers ran."""
-    end = work.started + seconds
-    with Live(frame(work, seconds), console=console(), auto_refresh=False) as live:
+class _Scene(Protocol):
+    started: float
+
+    def finish(self) -> float:
+        """Come to the end; how many seconds it ran."""
+
+
+def _show(
+    scene: _Scene, seconds: float, picture: Callable[[], RenderableType], text: Callable[[], str], is_live: bool
+) -> float:
+    """Show a picture ten times a second and one of the end, or print a line a second; how long it ran."""
+    end = scene.started + seconds
+    if not is_live:
+        while (left := end - monotonic()) > 0:
+            sleep(min(left, 1.0))
+            click.echo(text())
+            sys.stdout.flush()
+        return scene.finish()
+    with Live(picture(), console=console(), auto_refresh=False) as live:
         while monotonic() < end:
             sleep(_FRAME_S)
-            live.update(frame(work, seconds), refresh=True)
-        ran = work.finish()
-        live.update(frame(work, seconds), refresh=True)
+            live.update(picture(), refresh=True)
+        ran = scene.finish()
+        live.update(picture(), refresh=True)
     return ran
-
-
-def _show_lines(work: Work, seconds: float) -> float:
-    """Print a line a second; how long the writers ran."""
-    end = work.started + seconds
-    while (left := end - monotonic()) > 0:
-        sleep(min(left, 1.0))
-        click.echo(line(work))
-        sys.stdout.flush()
-    return work.finish()
 
 
 def _summary(work: Work, ran: float) -> bool:

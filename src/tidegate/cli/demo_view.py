@@ -41,13 +41,14 @@ def frame(work: Work, seconds: float) -> RenderableType:
     return Group(
         head,
         Text(),
-        _panel("writers: how fast each gets its rows acknowledged, each one synced", _writers(work, now)),
-        _panel("channels: how far each TimeTick is behind the oracle", _channels(work, newest)),
-        _panel("readers: everything in TimeTick order", _readers(work)),
+        panel("writers: how fast each gets its rows acknowledged, each one synced", _writers(work, now)),
+        panel("channels: how far each TimeTick is behind the oracle", _channels(work, newest)),
+        panel("readers: everything in TimeTick order", _readers(work)),
     )
 
 
-def _panel(title: str, body: RenderableType) -> Panel:
+def panel(title: str, body: RenderableType) -> Panel:
+    """A part of the picture."""
     return Panel(body, title=title, title_align="left", box=box.ROUNDED, border_style="dim", padding=(0, 1))
 
 

@@ -1,4 +1,4 @@
-"""`tidegate demo` in a pipe: it ends, says that everything arrived, and leaves nothing behind."""
+"""`tidegate demo` in a pipe: it ends, says that everything is as it must be, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from tidegate.cli import demo_work
+from tidegate.cli import demo_money_view, demo_work
+from tidegate.cli.demo_money import Bookkeeper, Cuts, Money
 from tidegate.cli.demo_reader import Count
 from tidegate.cli.demo_view import bar, frame
 from tidegate.cli.demo_work import Work
@@ -32,6 +33,7 @@ def test_all_that_is_acknowledged_is_received_by_both_readers(tmp_path: Path) ->
     )  # fmt: skip
     assert found.returncode == 0, found.stdout + found.stderr
     assert "Everything acknowledged was received by both readers, in order." in found.stdout
+    assert "No cut showed a part of a transaction, and everything was consumed once." in found.stdout
     assert found.stderr == "" and "\x1b" not in found.stdout
     assert list(tmp_path.iterdir()) == [], "the temporary directory is removed"
 
@@ -58,7 +60,7 @@ def test_an_interrupt_is_quiet_and_cleans_up(tmp_path: Path) -> None:
 def test_a_named_directory_is_kept_and_can_be_used_again(tmp_path: Path) -> None:
     path = tmp_path / "kept.tide"
     for _ in range(2):
-        result = CliRunner().invoke(tidegate, ["demo", "--seconds", "0.3", "--plain", "--dir", str(path)])
+        result = CliRunner().invoke(tidegate, ["demo", "all", "--seconds", "0.3", "--plain", "--dir", str(path)])
         assert result.exit_code == 0, result.output
     result = CliRunner().invoke(tidegate, ["log", "verify", str(path)])
     assert result.exit_code == 0 and "intact" in result.stdout
@@ -76,7 +78,7 @@ def test_a_row_that_does_not_arrive_makes_it_fail(monkeypatch: pytest.MonkeyPatc
         self.tick = 1
 
     monkeypatch.setattr(Count, "add", forget)
-    result = CliRunner().invoke(tidegate, ["demo", "--seconds", "0.3", "--plain"])
+    result = CliRunner().invoke(tidegate, ["demo", "log", "--seconds", "0.3", "--plain"])
     assert result.exit_code == 1 and "NOT everything acknowledged" in result.stdout
 
 
@@ -93,6 +95,39 @@ def test_the_picture_fits_the_terminal(tmp_path: Path, width: int, monkeypatch: 
         work.close()
     assert max(map(len, text.splitlines())) <= width
     assert "payments/2" in text and "9,999,999" in text and "…" not in text
+
+
+def test_a_reader_without_regard_to_cuts_makes_the_money_scene_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise 2: the scene would notice a part of a transaction. Here all that came in is taken for the cut."""
+
+    def careless(self: Cuts, cut: int) -> None:
+        apply(self, max(self._ticks.values()))
+
+    apply = Cuts._apply
+    monkeypatch.setattr(Cuts, "_apply", careless)
+    result = CliRunner().invoke(tidegate, ["demo", "money", "--seconds", "1.5", "--plain"])
+    assert result.exit_code == 1 and "A cut was torn" in result.stdout
+
+
+def test_a_message_consumed_twice_makes_the_money_scene_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise 7."""
+    enter = Bookkeeper.enter
+    monkeypatch.setattr(Bookkeeper, "enter", lambda self, messages: enter(self, [*messages, messages[0]]))
+    result = CliRunner().invoke(tidegate, ["demo", "money", "--seconds", "0.3", "--plain"])
+    assert result.exit_code == 1 and "NOT everything was consumed once" in result.stdout
+
+
+@pytest.mark.parametrize("width", [80, 110])
+def test_the_picture_of_the_money_fits_the_terminal(tmp_path: Path, width: int) -> None:
+    money = Money(tmp_path / "demo.tide", random.Random(1))
+    money.movers[0].committed, money.movers[0].rate = 9_999_999, 99_999.0
+    money.cuts.balances[0] = -1_234
+    console = Console(width=width, file=io.StringIO())
+    console.print(demo_money_view.frame(money, 8.0))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    money.close()
+    assert max(map(len, text.splitlines())) <= width
+    assert "9,999,999" in text and "-1234" in text and "…" not in text
 
 
 def test_a_bar_is_as_long_as_its_part() -> None:
