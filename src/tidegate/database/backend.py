@@ -16,12 +16,12 @@ from tidegate.txn.txn_id import TxnId
 class Limits(NamedTuple):
     """What the owner takes from its clients."""
 
-    buffer_bytes: int
+    buffer_bytes: int = 1 << 20
     """What a transaction gathers before its messages are written ahead."""
-    message_bytes: int
-    batch_rows: int
-    batch_bytes: int
-    timeout_ms: int
+    message_bytes: int = 16 << 20
+    batch_rows: int = 1 << 17
+    batch_bytes: int = 64 << 20
+    timeout_ms: int = 60_000
     """How long a transaction may stay open that does not ask for another time."""
 
 

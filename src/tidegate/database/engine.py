@@ -35,7 +35,7 @@ from tidegate.topics.catalog import CATALOG_VCHANNEL, Catalog, Change, Topic
 from tidegate.topics.routing import place
 from tidegate.txn.conflicts import ConflictWindow
 from tidegate.txn.coordinator import Coordinator
-from tidegate.txn.coordinator_table import CoordinatorSettings
+from tidegate.txn.coordinator_table import LEASE, CoordinatorSettings
 from tidegate.txn.txn_id import TxnId
 
 _logger = logging.getLogger("tidegate.database")
@@ -73,8 +73,10 @@ class Engine:
             )
             writers = {name: self._open_channel(name) for name in self.channels}
             run(self.transactions.resume(writers))
+            self._opened = self.log.allocate(1)
             self.clients: Final = Clients(time.monotonic)
             self.clients.add(OWNER, OWNER, None)
+            self._left_behind = self._expect_clients()
             self.on_catalog: list[Callable[[Change], None]] = []
             """Told of every change of the catalog, after it is durable."""
             self.on_client_gone: list[Callable[[str], None]] = []
@@ -89,6 +91,19 @@ class Engine:
             self._thread.start()
             ends.callback(self._stop_thread)
             self._ends = ends.pop_all()
+
+    def _expect_clients(self) -> list[TxnId]:
+        """Whoever left a transaction open has his lease to come again; the transactions of an owner before, who cannot.
+
+        They are kept for as long, so that they can be seen.
+        """
+        mine = []
+        for txn, _ in self.transactions.look(finished=0):
+            if txn.client == OWNER:
+                mine.append(txn.id)
+            elif txn.client:
+                self.clients.add(txn.client, txn.client.rpartition(":")[0] or txn.client, self.settings.lease_ms)
+        return mine
 
     def _shape(self) -> tuple[list[str], int]:
         """The number of channels and coordinators, fixed when the database was created."""
@@ -280,6 +295,9 @@ class Engine:
         self.report.rates.sample()
         for client in self.clients.take_silent():
             self.client_gone(client, lost=True)
+        if self._left_behind and self.log.allocate(1).ms_since(self._opened) > self.settings.lease_ms:
+            left, self._left_behind = self._left_behind, []
+            run(self.transactions.abort_all(left, LEASE))
 
     def _snapshots(self) -> None:
         for coordinator, journal in self._coordinators:

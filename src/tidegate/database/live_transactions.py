@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
+from functools import partial
 from threading import Lock
 from typing import Final, Protocol, TypeVar
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.commit_plan import ChannelPlan
-from tidegate.errors import Conflict, OutcomeUnknown, TidegateError, TransactionNotFound
+from tidegate.errors import Conflict, OutcomeUnknown, TidegateError, TransactionNotFound, Unavailable
 from tidegate.runtime.channel_txn import ChannelTxn
 from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.pieces import Piece
@@ -341,6 +342,27 @@ class LiveTransactions:
         failed = next((each.error for each in waits if each.error is not None), None)
         if failed is not None:
             raise failed
+
+    def append_plain(self, channel: str, piece: Piece, keys: Keys = ()) -> Steps[Timestamp]:
+        """Append messages of one kind in one place, in no transaction; their Timestamp, the last one's if several."""
+        claim = yield from self._claim(None, keys)
+        try:
+            request = self._channels[channel].plain(piece)
+            yield [request]
+            if request.error is not None:
+                raise request.error
+        except (OutcomeUnknown, Unavailable) as error:
+            # Its keys stay claimed until it is settled whether they were written, if need be by the next owner.
+            if isinstance(error, OutcomeUnknown):
+                undo = partial(self._release_claim, claim, None)
+                self._doubts.append(Doubt(self._channels[channel], error.segment, [undo]))
+            raise
+        except BaseException:
+            self._release_claim(claim, None)
+            raise
+        timestamp = request.item.result().last_time_tick
+        self._release_claim(claim, timestamp)
+        return timestamp
 
     # -- conflicts -------------------------------------------------------------------------------------------
 

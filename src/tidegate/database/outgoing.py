@@ -25,9 +25,9 @@ class Outgoing:
 
     __slots__ = ("_channels", "_hashes", "_last", "_limits", "_pieces", "nbytes")
 
-    def __init__(self, channels: int, limits: Limits) -> None:
+    def __init__(self, channels: int, limits: Limits | None = None) -> None:
         self._channels = channels
-        self._limits = limits
+        self._limits = limits or Limits()
         self._pieces: list[tuple[int, str, MessageType, list[bytes] | pa.RecordBatch]] = []
         self._last: dict[str, int] = {}
         """Where the newest messages of a virtual channel stand in `_pieces`."""

@@ -187,7 +187,9 @@ class Transactions(LiveTransactions):
             raise TransactionAborted(f"transaction {entry.id} was aborted: {why}; run it again", reason=why)
         try:
             if read_at and entry.reads is None:
-                raise Conflict(f"what transaction {entry.id} read at {read_at} was noted by another owner; run it again")
+                raise Conflict(
+                    f"what transaction {entry.id} read at {read_at} was noted by another owner; run it again"
+                )
             claim = yield from self._claim(entry, keys)
         except Conflict:
             yield from self._abort(entry, "")
@@ -374,28 +376,16 @@ class Transactions(LiveTransactions):
         pieces = [(name, piece) for name, each in writes.items() for piece in each]
         if len(pieces) == 1:
             return self.append_plain(*pieces[0], keys)
-        return self.commit(self.begin(client), writes, keys)
+        return self._send(self.begin(client), writes, keys)
 
-    def append_plain(self, channel: str, piece: Piece, keys: Keys = ()) -> Steps[Timestamp]:
-        """Append messages of one kind in one place, in no transaction; their Timestamp, the last one's if several."""
-        claim = yield from self._claim(None, keys)
+    def _send(self, id: TxnId, writes: Writes, keys: Keys) -> Steps[Timestamp]:
         try:
-            request = self._channels[channel].plain(piece)
-            yield [request]
-            if request.error is not None:
-                raise request.error
-        except (OutcomeUnknown, Unavailable) as error:
-            # Its keys stay claimed until it is settled whether they were written, if need be by the next owner.
-            if isinstance(error, OutcomeUnknown):
-                undo = partial(self._release_claim, claim, None)
-                self._doubts.append(Doubt(self._channels[channel], error.segment, [undo]))
+            return (yield from self.commit(id, writes, keys))
+        except (OutcomeUnknown, Unavailable):
             raise
-        except BaseException:
-            self._release_claim(claim, None)
+        except TidegateError:
+            yield from self.abort(id)  # Nobody else knows it.
             raise
-        timestamp = request.item.result().last_time_tick
-        self._release_claim(claim, timestamp)
-        return timestamp
 
     # -- abort -----------------------------------------------------------------------------------------------
 
@@ -499,15 +489,16 @@ class Transactions(LiveTransactions):
         now = self._now_ms()
         with self._lock:
             late = [id for coordinator, _ in self._coordinators for id in coordinator.expired(now)]
-        return (yield from self._abort_all(late, TIMEOUT))
+        return (yield from self.abort_all(late, TIMEOUT))
 
     def fail_client(self, client: str) -> Steps[int]:
         """Abort what a client left open whose lease is gone; how many were."""
         with self._lock:
             left = [id for coordinator, _ in self._coordinators for id in coordinator.fail_client(client)]
-        return (yield from self._abort_all(left, LEASE))
+        return (yield from self.abort_all(left, LEASE))
 
-    def _abort_all(self, ids: Sequence[TxnId], reason: str) -> Steps[int]:
+    def abort_all(self, ids: Sequence[TxnId], reason: str) -> Steps[int]:
+        """Abort what is still open of these; how many were."""
         count = 0
         for id in ids:
             try:
