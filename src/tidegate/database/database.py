@@ -244,7 +244,7 @@ class Database:
             while True:
                 life = self.life
                 try:
-                    return self.backend.commit(txn.id, writes, keys)
+                    return self.backend.commit(txn.id, writes, keys, txn.read_at)
                 except Disconnected as error:
                     asked = True
                     self._reconnect(life, error)
@@ -313,7 +313,8 @@ class Database:
         backend = self.backend
         if not isinstance(backend, LocalBackend):
             return await asyncio.to_thread(self.commit, txn, writes, keys)
-        return await run_async(backend.engine.transactions.commit(txn.id, writes, keys))
+        backend.engine.check_places(writes)
+        return await run_async(backend.engine.transactions.commit(txn.id, writes, keys, read_at=txn.read_at))
 
     def transactions(self, finished: int | None = None) -> list[dict[str, Any]]:
         """Transactions that are live, and those that ended not long ago: the newest `finished`, by default all."""

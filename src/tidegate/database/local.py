@@ -92,9 +92,9 @@ class LocalBackend:
     def begin(self, timeout_ms: int | None) -> TxnId:
         return self.engine.begin(self._client, timeout_ms)
 
-    def commit(self, id: TxnId, writes: Writes, keys: Keys) -> Timestamp:
+    def commit(self, id: TxnId, writes: Writes, keys: Keys, read_at: Timestamp | None) -> Timestamp:
         self.engine.check_places(writes)
-        return self.engine.commit(id, writes, keys)
+        return run(self.engine.transactions.commit(id, writes, keys, read_at=read_at))
 
     def write_ahead(self, id: TxnId, writes: Writes) -> None:
         self.engine.check_places(writes)

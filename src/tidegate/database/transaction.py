@@ -43,7 +43,7 @@ class Transaction:
 
     __slots__ = (
         "_changed", "_database", "_deadline_s", "_failed", "_outgoing", "_under_way", "_used_owner", "_writing_ahead",
-        "commit_timestamp", "id", "life", "state", "timeout_ms",
+        "commit_timestamp", "id", "life", "read_at", "state", "timeout_ms",
     )  # fmt: skip
 
     def __init__(self, database: Database, id: TxnId, timeout_ms: int | None, life: int) -> None:
@@ -65,6 +65,8 @@ class Transaction:
         self._used_owner = False
         """The owner has heard of it since it began: its acknowledgements, reads or messages written ahead."""
         self.id = id
+        self.read_at: Timestamp | None = None
+        """As of when it reads, if it has read."""
         self.commit_timestamp: Timestamp | None = None
         """Its place in time, once it is committed."""
         self.state = "OPEN"
@@ -142,6 +144,7 @@ class Transaction:
             self._begin_call()
         try:
             found: Timestamp = self._ask(lambda: self._database.backend.note_read(self.id, hashes, table))
+            self.read_at = found
         finally:
             self._end_call()
         return found

@@ -115,10 +115,11 @@ class RemoteBackend:
     def begin(self, timeout_ms: int | None) -> TxnId:
         return TxnId.parse(self._call("begin", {"timeout_ms": timeout_ms})[0])
 
-    def commit(self, id: TxnId, writes: Writes, keys: Keys) -> Timestamp:
+    def commit(self, id: TxnId, writes: Writes, keys: Keys, read_at: Timestamp | None) -> Timestamp:
         blobs: list[frames.Bytes] = [frames.pack_hashes(keys() if callable(keys) else keys)]
         channels = frames.pack_writes(_lists(writes), blobs)
-        return Timestamp(self._call("commit", {"txn": str(id), "channels": channels}, blobs)[0])
+        head = {"txn": str(id), "channels": channels, "read_at": None if read_at is None else int(read_at)}
+        return Timestamp(self._call("commit", head, blobs)[0])
 
     def write_ahead(self, id: TxnId, writes: Writes) -> None:
         blobs: list[frames.Bytes] = []

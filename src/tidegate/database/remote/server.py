@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow.flight as flight
 
+from tidegate.clock.timestamp import Timestamp
 from tidegate.database.engine import Engine
 from tidegate.database.local import LocalBackend
 from tidegate.database.remote import frames
@@ -145,7 +146,8 @@ def _topic(asked: Asked) -> Any:
 def _commit(asked: Asked) -> Any:
     hashes = asked.hashes()
     writes = frames.unpack_writes(asked.head["channels"], asked.blobs[1:])
-    return int(asked.backend.commit(asked.txn, writes, hashes))
+    read_at = asked.head["read_at"]
+    return int(asked.backend.commit(asked.txn, writes, hashes, None if read_at is None else Timestamp(read_at)))
 
 
 def _write_ahead(asked: Asked) -> Any:
