@@ -25,7 +25,7 @@ _POSITION_MAX: Final = (1 << 64) - 1
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 
 
-def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> Timestamp | None:
+def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> Timestamp | None:
     """A Timestamp, or a day, whose beginning in UTC is meant."""
     if value is None:
         return None
@@ -44,7 +44,7 @@ def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> Ti
 )
 @click.option(
     "--since",
-    callback=_moment,
+    callback=moment,
     metavar="TIMESTAMP",
     help="Start at this time: 2026-01-31T12:00:00Z, 2026-01-31 (midnight UTC), or a 64-bit number.",
 )

@@ -94,6 +94,7 @@ _COMMANDS: Final = {
     "demo": ("tidegate.cli.demo:demo", "Watch a log, then transactions at work, live, for a few seconds."),
     "status": ("tidegate.cli.status:status", "Show the state of a database: what goes on, what waits, and on what."),
     "transactions": ("tidegate.cli.transactions:transactions", "List open and hanging transactions; end one."),
+    "topic": ("tidegate.cli.topic:topic", "Send messages to a topic, and read them."),
     "sql": ("tidegate.cli.sql:sql", "Run statements in a database."),
     "log": ("tidegate.cli.log:log", "Look into a log: channels, segments, messages; verify and repair it."),
     "bench": ("tidegate.cli.bench:bench", "Measure this machine, each figure against a plain alternative."),
@@ -116,6 +117,7 @@ def tidegate() -> None:
     Examples:
       tidegate demo
       tidegate sql shop.tide "CREATE TOPIC audit" --create
+      tidegate topic read shop.tide audit --follow
       tidegate status shop.tide --watch
       tidegate transactions shop.tide --older-than 10s
       tidegate log show shop.tide
