@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegate.database.received import Received
 from tidegate.database.remote.client import Disconnected
-from tidegate.errors import Closed, InvalidArgument, LeaseLost
+from tidegate.errors import Closed, Conflict, InvalidArgument, LeaseLost
+from tidegate.topics.message_id import MessageId
 
 if TYPE_CHECKING:
     from tidegate.database.database import Database
 
+T = TypeVar("T")
 _POLL_S = 1.0
 _AHEAD = 100
 
@@ -67,17 +69,20 @@ class Consumer:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             left = _POLL_S if deadline is None else max(deadline - time.monotonic(), 0)
-            found = self._receive(max_messages, min(left, _POLL_S))
+            via, found = self._receive(max_messages, min(left, _POLL_S))
             if found:
                 for each in found:
-                    each.consumer = self
+                    each.consumer, each.via = self, via
                 return found
             if deadline is not None and time.monotonic() >= deadline:
                 return []
 
-    def _receive(self, max_messages: int, timeout_s: float) -> list[Received]:
-        found: list[Received] = self._call(lambda: self._database.backend.receive(self._id, max_messages, timeout_s))
-        return found
+    def _receive(self, max_messages: int, timeout_s: float) -> tuple[str, list[Received]]:
+        def call() -> tuple[str, list[Received]]:
+            via = self._id
+            return via, self._database.backend.receive(via, max_messages, timeout_s)
+
+        return self._call(call)
 
     async def receive_async(self, timeout: float | None = None) -> Received | None:
         """`receive` for asyncio."""
@@ -100,8 +105,30 @@ class Consumer:
         self._ack(message, cumulative=True)
 
     def _ack(self, messages: Received | Sequence[Received], *, cumulative: bool) -> None:
-        ids = [each.id for each in (messages if isinstance(messages, Sequence) else [messages])]
-        self._call(lambda: self._database.backend.ack(self._id, ids, cumulative=cumulative, txn=None))
+        many = messages if isinstance(messages, Sequence) else [messages]
+        for consumer, via, ids in by_consumer(many):
+
+            def call(via: str = via, ids: list[MessageId] = ids) -> None:
+                self._database.backend.ack(via, ids, cumulative=cumulative, txn=None)
+
+            with consumer.checking(via):
+                self._call(call)
+
+    @contextmanager
+    def checking(self, via: str) -> Iterator[None]:
+        """Tell who lost his place with an owner that is gone from who lost it for good.
+
+        Raises: `Conflict` when what was received as `via` is delivered again.
+        """
+        try:
+            yield
+        except LeaseLost as error:
+            if via == self._id and self._life == self._database.life:
+                raise
+            raise Conflict(
+                f"subscription {self.name!r}: what was received through an owner that is gone and not acknowledged is"
+                f" delivered again; receive it again"
+            ) from error
 
     def nack(self, messages: Received | Sequence[Received], delay: float = 0.0) -> None:
         """Have messages delivered again, after `delay` seconds."""
@@ -133,9 +160,22 @@ class Consumer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _call(self, call: Any) -> Any:
-        def connected() -> Any:
+    def _call(self, call: Callable[[], T]) -> T:
+        def connected() -> T:
             self.connect()
             return call()
 
         return self._database.again(connected)
+
+
+def by_consumer(messages: Iterable[Received]) -> list[tuple[Consumer, str, list[MessageId]]]:
+    """The ids of messages by the consumer that received them, and the id it then had.
+
+    Raises: `InvalidArgument` for what was not received.
+    """
+    found: dict[tuple[Consumer, str], list[MessageId]] = {}
+    for each in messages:
+        if not isinstance(each, Received) or each.consumer is None:
+            raise InvalidArgument(f"only a message that was received can be acknowledged, not {each!r}")
+        found.setdefault((each.consumer, each.via), []).append(each.id)
+    return [(consumer, via, ids) for (consumer, via), ids in found.items()]

@@ -13,7 +13,7 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -29,7 +29,6 @@ from tidegate.database.live_transactions import Keys, Writes
 from tidegate.database.local import LocalBackend
 from tidegate.database.outgoing import Key, Outgoing, check_count
 from tidegate.database.producer import Producer
-from tidegate.database.received import Received
 from tidegate.database.remote.client import Disconnected, RemoteBackend
 from tidegate.database.remote.server import Server
 from tidegate.database.settings import DatabaseSettings
@@ -51,7 +50,6 @@ from tidegate.errors import (
 from tidegate.runtime.steps import run_async
 from tidegate.runtime.writer_lock import writer_of
 from tidegate.topics.catalog import Topic
-from tidegate.topics.message_id import MessageId
 from tidegate.txn.coordinator_table import TIMEOUT
 from tidegate.txn.txn_id import TxnId
 
@@ -421,15 +419,6 @@ class Database:
     def forget(self, consumer: Consumer) -> None:
         with suppress(ValueError):
             self._consumers.remove(consumer)
-
-    def by_consumer(self, messages: Iterable[Received]) -> list[tuple[Consumer, list[MessageId]]]:
-        """The ids of messages by the consumer that received them."""
-        found: dict[Consumer, list[MessageId]] = {}
-        for each in messages:
-            if not isinstance(each, Received) or each.consumer is None:
-                raise InvalidArgument(f"only a message that was received can be acknowledged, not {each!r}")
-            found.setdefault(each.consumer, []).append(each.id)
-        return list(found.items())
 
     def close(self) -> None:
         """Close it. If this process owns the database, another one that has it open becomes the owner."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Received:
     """One message of a topic. Its value is decoded when it is first asked for."""
 
-    __slots__ = ("_decoded", "_value", "body", "consumer", "id", "redelivery_count", "row", "topic")
+    __slots__ = ("_decoded", "_value", "body", "consumer", "id", "redelivery_count", "row", "topic", "via")
 
     def __init__(
         self,
@@ -34,6 +34,8 @@ class Received:
         self.row = row
         """The columns of a message that was sent as an Arrow row."""
         self.consumer: Consumer | None = None
+        self.via = ""
+        """The id that the consumer had when it received it."""
         self._decoded: Value | None = None
         self._value: Any = _UNREAD
 

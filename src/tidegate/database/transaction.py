@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tidegate.clock.timestamp import Timestamp
+from tidegate.database.consumer import by_consumer
 from tidegate.database.live_transactions import Keys, Writes
 from tidegate.database.outgoing import Key, Outgoing
 from tidegate.errors import (
@@ -119,17 +120,18 @@ class Transaction:
         self._ack([message], cumulative=True)
 
     def _ack(self, messages: Sequence[Received], *, cumulative: bool) -> None:
-        by_consumer = self._database.by_consumer(messages)
+        found = by_consumer(messages)
         with self._changed:
             self._check_open("acknowledge")
             self._begin_call()
         try:
-            for consumer, ids in by_consumer:
-                self._ask(
-                    lambda consumer=consumer, ids=ids: self._database.backend.ack(
-                        consumer.connect(), ids, cumulative=cumulative, txn=self.id
+            for consumer, via, ids in found:
+                with consumer.checking(via):
+                    self._ask(
+                        lambda via=via, ids=ids: self._database.backend.ack(
+                            via, ids, cumulative=cumulative, txn=self.id
+                        )
                     )
-                )
         finally:
             self._end_call()
 
