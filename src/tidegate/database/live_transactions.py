@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
+from dataclasses import asdict
 from functools import partial
 from threading import Lock
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.commit_plan import ChannelPlan
@@ -232,6 +233,26 @@ class LiveTransactions:
             ended = [copy(txn) for coordinator, _ in self._coordinators for txn in coordinator.ended(finished)]
         ended.sort(key=lambda txn: (txn.ended_ms, txn.id), reverse=True)
         return [(txn, entries.get(txn.id)) for txn in everything] + [(txn, None) for txn in ended[:finished]]
+
+    def status(self) -> dict[str, Any]:
+        """Counts and the oldest open one, as data."""
+        with self._lock:
+            found = [coordinator.status() for coordinator, _ in self._coordinators]
+            undriven = sum(1 for each in self._entries.values() if each.holds)
+            conflicts = self._conflicts.status()
+        opened = [each for each in found if each.oldest_opened_ms is not None]
+        oldest = min(opened, key=lambda each: each.oldest_opened_ms or 0, default=None)
+        return {
+            "states": {str(state): sum(each.counts[state] for each in found) for state in TxnState},
+            "begun": sum(each.begun for each in found),
+            "committed": sum(each.committed for each in found),
+            "aborted": sum(each.aborted for each in found),
+            "expired": sum(each.expired for each in found),
+            "oldest_open": None if oldest is None else str(oldest.oldest_open),
+            "oldest_open_ms": None if oldest is None else oldest.oldest_opened_ms,
+            "committed_and_unwritten": undriven,
+            "conflict_window": asdict(conflicts),
+        }
 
     def totals(self) -> tuple[int, int]:
         """How many were committed and aborted, ever. Cheap."""

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.commit_plan import ChannelPlan, decode_plan, encode_plan, redo_of
@@ -463,26 +462,6 @@ class Transactions(LiveTransactions):
         with self._lock:
             coordinator.forget(self._now_ms())
             return coordinator.snapshot()
-
-    def status(self) -> dict[str, Any]:
-        """Counts and the oldest open one, as data."""
-        with self._lock:
-            found = [coordinator.status() for coordinator, _ in self._coordinators]
-            undriven = sum(1 for each in self._entries.values() if each.holds)
-            conflicts = self._conflicts.status()
-        opened = [each for each in found if each.oldest_opened_ms is not None]
-        oldest = min(opened, key=lambda each: each.oldest_opened_ms or 0, default=None)
-        return {
-            "states": {str(state): sum(each.counts[state] for each in found) for state in TxnState},
-            "begun": sum(each.begun for each in found),
-            "committed": sum(each.committed for each in found),
-            "aborted": sum(each.aborted for each in found),
-            "expired": sum(each.expired for each in found),
-            "oldest_open": None if oldest is None else str(oldest.oldest_open),
-            "oldest_open_ms": None if oldest is None else oldest.oldest_opened_ms,
-            "committed_and_unwritten": undriven,
-            "conflict_window": asdict(conflicts),
-        }
 
     def expire(self) -> Steps[int]:
         """Abort what is past its deadline; how many were."""
