@@ -226,13 +226,13 @@ class LiveTransactions:
 
         `finished` bounds how many of the latter.
         """
-        with self._lock:
-            everything = [copy(txn) for coordinator, _ in self._coordinators for txn in coordinator.live()]
-            everything.sort(key=lambda txn: (txn.opened_ms, txn.id))
-            entries = dict(self._entries) if everything else {}
-            ended = [copy(txn) for coordinator, _ in self._coordinators for txn in coordinator.ended(finished)]
+        with self._lock:  # Only for as long as it takes to name them: there may be very many.
+            live = [txn for coordinator, _ in self._coordinators for txn in coordinator.live()]
+            ended = [txn for coordinator, _ in self._coordinators for txn in coordinator.ended(finished)]
+            entries = dict(self._entries)
+        live.sort(key=lambda txn: (txn.opened_ms, txn.id))
         ended.sort(key=lambda txn: (txn.ended_ms, txn.id), reverse=True)
-        return [(txn, entries.get(txn.id)) for txn in everything] + [(txn, None) for txn in ended[:finished]]
+        return [(copy(txn), entries.get(txn.id)) for txn in live] + [(copy(txn), None) for txn in ended[:finished]]
 
     def status(self) -> dict[str, Any]:
         """Counts and the oldest open one, as data."""
