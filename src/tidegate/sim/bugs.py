@@ -33,7 +33,8 @@ def _bug(plant: Bug) -> Bug:
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
+    """One attribute of a class, for a while."""
     old = owner.__dict__[name]
     setattr(owner, name, new)
     try:
@@ -49,7 +50,7 @@ def acknowledge_before_sync() -> Iterator[None]:
     def sync(self: Committer, commit: Commit) -> None:
         """Forgotten."""
 
-    with _replaced(Committer, "sync", sync):
+    with replaced(Committer, "sync", sync):
         yield
 
 
@@ -61,7 +62,7 @@ def last_confirmed_ignores_concurrent_writes() -> Iterator[None]:
     def add(self: LastConfirmed, position: int, end: int, session: Any = None, *, first: int | None = None) -> None:
         original(self, position, 0, session, first=first)
 
-    with _replaced(LastConfirmed, "add", add):
+    with replaced(LastConfirmed, "add", add):
         yield
 
 
@@ -73,7 +74,7 @@ def last_confirmed_ignores_transactions() -> Iterator[None]:
     def add(self: LastConfirmed, position: int, end: int, session: Any = None, *, first: int | None = None) -> None:
         original(self, position, end, None, first=first)
 
-    with _replaced(LastConfirmed, "add", add):
+    with replaced(LastConfirmed, "add", add):
         yield
 
 
@@ -84,7 +85,7 @@ def failed_append_blocks_the_watermark() -> Iterator[None]:
     def fail(self: Channel, append: Append) -> None:
         """Forgotten."""
 
-    with _replaced(Channel, "fail", fail):
+    with replaced(Channel, "fail", fail):
         yield
 
 
@@ -96,7 +97,7 @@ def oracle_starts_at_the_wall_clock() -> Iterator[None]:
     def start(self: OracleMachine, wall_ms: int, saved_ms: int | None) -> Any:
         return original(self, wall_ms, None)
 
-    with _replaced(OracleMachine, "start", start):
+    with replaced(OracleMachine, "start", start):
         yield
 
 
@@ -113,7 +114,7 @@ def old_term_may_append() -> Iterator[None]:
         finally:
             self._tail = tail
 
-    with _replaced(Committer, "finish", finish):
+    with replaced(Committer, "finish", finish):
         yield
 
 
@@ -126,7 +127,7 @@ def tick_passes_what_is_in_flight() -> Iterator[None]:
         self.confirmed = max(self.confirmed, self.allocated)
         return original(self, now, force=force)
 
-    with _replaced(Channel, "plan_tick", plan_tick):
+    with replaced(Channel, "plan_tick", plan_tick):
         yield
 
 
@@ -143,7 +144,7 @@ _original_roll = SegmentWriter.roll
 @_bug
 def failed_write_is_not_cut_off() -> Iterator[None]:
     """After a failed write the writer goes on at the same place, and says the append is not part of the log."""
-    with _replaced(SegmentWriter, "roll", _roll_in_place):
+    with replaced(SegmentWriter, "roll", _roll_in_place):
         yield
 
 
@@ -157,7 +158,7 @@ def reader_reads_what_is_not_published() -> Iterator[None]:
         end = self._channel.end_of_log()
         return (end if found is not None else None), tick
 
-    with _replaced(TailSource, "limit", limit):
+    with replaced(TailSource, "limit", limit):
         yield
 
 
@@ -172,7 +173,7 @@ def reader_takes_the_address_before_the_tick() -> Iterator[None]:
         self.__dict__["stale"] = found
         return stale[0], found[1]
 
-    with _replaced(TailSource, "limit", limit):
+    with replaced(TailSource, "limit", limit):
         yield
 
 
@@ -185,7 +186,7 @@ def reorder_buffer_keeps_physical_order() -> Iterator[None]:
         self._held, self.nbytes = [], 0
         return ready
 
-    with _replaced(ReorderBuffer, "pop_until", pop_until):
+    with replaced(ReorderBuffer, "pop_until", pop_until):
         yield
 
 
@@ -196,7 +197,7 @@ def held_back_part_is_forgotten() -> Iterator[None]:
     def pop_until(self: HeldBack, tick: int) -> Any:
         return self._buffer.pop_until(tick), tick
 
-    with _replaced(HeldBack, "pop_until", pop_until):
+    with replaced(HeldBack, "pop_until", pop_until):
         yield
 
 
@@ -232,7 +233,7 @@ def recovery_trusts_the_page_cache() -> Iterator[None]:
         finally:
             self._files = files
 
-    with _replaced(SegmentWriter, "_recover_last", recover_last):
+    with replaced(SegmentWriter, "_recover_last", recover_last):
         yield
 
 
@@ -243,7 +244,7 @@ def durable_to_runs_ahead() -> Iterator[None]:
     def sync_committed(self: SegmentWriter) -> None:
         self.synced = self.offset
 
-    with _replaced(SegmentWriter, "sync_committed", sync_committed):
+    with replaced(SegmentWriter, "sync_committed", sync_committed):
         yield
 
 
@@ -259,7 +260,7 @@ def segment_is_left_before_it_is_durable() -> Iterator[None]:
         finally:
             del self.__dict__["sync_committed"]
 
-    with _replaced(SegmentWriter, "roll", roll):
+    with replaced(SegmentWriter, "roll", roll):
         yield
 
 
@@ -276,7 +277,7 @@ def failed_sync_is_believed() -> Iterator[None]:
         with suppress(OSError):
             original(self)
 
-    with _replaced(SegmentWriter, "_sync", sync):
+    with replaced(SegmentWriter, "_sync", sync):
         yield
 
 
@@ -292,7 +293,7 @@ def end_of_a_segment_is_not_settled() -> Iterator[None]:
         found = segments.scan_end(self._channel.files, self._channel.directory, opened.id, opened.file, opened.header)
         return found.offset
 
-    with _replaced(file_cursor.FileCursor, "_end", end):
+    with replaced(file_cursor.FileCursor, "_end", end):
         yield
 
 
@@ -305,7 +306,7 @@ def oracle_keeps_going_when_deposed() -> Iterator[None]:
         original(self)
         self._deadline = float("inf")
 
-    with _replaced(Oracle, "_renew_if_due", renew):
+    with replaced(Oracle, "_renew_if_due", renew):
         yield
 
 
@@ -319,5 +320,5 @@ def group_takes_last_confirmed_of_its_end() -> Iterator[None]:
         append.last_confirmed = Position(self.last_confirmed.position + len(self._in_flight) - 1)
         return append
 
-    with _replaced(Channel, "allocate", allocate):
+    with replaced(Channel, "allocate", allocate):
         yield

@@ -1,4 +1,4 @@
-"""`Procedure`: runs `Steps` under the scheduler: begins what is waited for one at a time, and goes on when all is done."""
+"""`Procedure`: runs `Steps` under the scheduler: begins one wait after the other, and goes on when all are done."""
 
 from __future__ import annotations
 
@@ -46,11 +46,6 @@ class Procedure:
             return f"{self.name} fails: {type(error).__name__}"
         self._to_begin = list(self._waits)
         return f"{self.name} goes on"
-
-    def cancel(self) -> None:
-        """Whoever waited for it has gone: Ctrl-C, or a task that was cancelled."""
-        self.has_ended = True
-        self._steps.close()
 
 
 def _is_done(each: Waitable) -> bool:

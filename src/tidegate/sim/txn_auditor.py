@@ -9,6 +9,7 @@ channels, or one plain message. Its rules are the promises:
     once        every reader gets each deed once, and in the order of Timestamps
     outcome     answered committed: visible at that Timestamp; answered otherwise: never visible; one answer for ever
     update      a counter that is read and then written loses no update
+    expiry      what is asked for after its deadline does not happen
     timeline    timestamps strictly increase; a commit asked for later than another was answered has a later one
 """
 
@@ -18,6 +19,7 @@ from bisect import bisect_right, insort
 from dataclasses import dataclass, field
 from typing import Final
 
+from tidegate.clock.timestamp import Timestamp
 from tidegate.log.message import Message
 from tidegate.runtime.channel_reader import Delivery
 from tidegate.sim.auditor import Violation
@@ -35,6 +37,8 @@ class Deed:
     at: int | None = None
     """Its Timestamp, once somebody was told or has seen it."""
     absent: bool = False
+    is_late: bool = False
+    """Its commit was asked for after its deadline."""
     floor: int = 0
     """The largest Timestamp that anybody had been told when it was first asked for."""
 
@@ -79,9 +83,11 @@ class TxnAuditor:
         self._deeds[deed.number] = deed
         return deed
 
-    def asked(self, deed: Deed) -> None:
+    def asked(self, deed: Deed, deadline_ms: int | None = None) -> None:
         """Its commit is asked for, for the first time."""
         deed.floor = self._told
+        now_ms = Timestamp(self.last_timestamp).physical_ms
+        deed.is_late = deadline_ms is not None and now_ms >= deadline_ms
 
     def was_committed(self, deed: Deed, at: int) -> None:
         """Somebody was told that it has happened."""
@@ -93,14 +99,16 @@ class TxnAuditor:
             raise Violation(
                 f"timeline: deed {deed.number} was asked for after {deed.floor} was answered, and is at {at}"
             )
-        self.acknowledged += 1
+        self.acknowledged += at not in self._by_timestamp
         self._told = max(self._told, at)
         self._know(deed, at)
 
     def was_refused(self, deed: Deed) -> None:
         """It is certain that it has not happened and never will."""
         if deed.at is not None:
-            raise Violation(f"outcome: deed {deed.number} is committed at {deed.at}, and somebody was told that it is not")
+            raise Violation(
+                f"outcome: deed {deed.number} is committed at {deed.at}, and somebody was told that it is not"
+            )
         deed.absent = True
 
     # What readers get
@@ -174,6 +182,8 @@ class TxnAuditor:
 
     def _know(self, deed: Deed, at: int) -> None:
         """It has happened at this Timestamp: so it has in all of its channels."""
+        if deed.is_late:
+            raise Violation(f"expiry: deed {deed.number} is committed at {at}, and was asked for after its deadline")
         other = self._by_timestamp.setdefault(at, deed.number)
         if other != deed.number:
             raise Violation(f"timeline: deeds {other} and {deed.number} are both at {at}")
@@ -185,7 +195,7 @@ class TxnAuditor:
             book = self._books[name]
             if at <= book.settled and at not in book.seen:
                 raise Violation(
-                    f"atomic: deed {deed.number} is committed at {at}, and {name} came to tick {book.settled} without it"
+                    f"atomic: deed {deed.number} is committed at {at}; {name} came to tick {book.settled} without it"
                 )
 
     def _update(self, key: str, at: int, value: int, deed: Deed) -> None:

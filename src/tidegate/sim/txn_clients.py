@@ -12,14 +12,13 @@ from typing import Any
 from zlib import crc32
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.sim.auditor import Violation
 from tidegate.sim.network import Answer, Ask, Network
 from tidegate.sim.txn_auditor import Deed, TxnAuditor
 from tidegate.sim.txn_work import Line
 from tidegate.txn.txn_id import TxnId
 
 VCHANNELS = ("a/0", "a/1", "b/0")
-COUNTERS = {"k0": "c0", "k1": "c1", "k2": "c1"}
+COUNTERS = {"k0": "c0", "k1": "c1"}
 """Where each counter lives."""
 PATIENCE = 60
 """How often a client is asked to go on before it stops waiting for an answer."""
@@ -54,11 +53,18 @@ class TxnClient:
         self._note = note
         self._number = 0
         self._answers: dict[int, Answer] = {}
+        self._asked_for: dict[int, Deed] = {}
+        """Which deed the answer to a question decides."""
         self._script = self._live()
 
     def hear(self, answer: Answer) -> None:
-        """An answer arrives, perhaps for the second time, perhaps too late."""
+        """An answer arrives, perhaps for the second time, perhaps long after anybody waited for it: it counts."""
         self._answers[answer.number] = answer
+        deed = self._asked_for.get(answer.number)
+        if deed is not None and answer.how == "committed":
+            self._auditor.was_committed(deed, int(answer.value))
+        elif deed is not None and answer.how == "absent":
+            self._auditor.was_refused(deed)
 
     def step(self) -> None:
         """Go on, if there is something to go on with."""
@@ -77,11 +83,15 @@ class TxnClient:
 
     # Asking
 
-    def _ask(self, what: str, *, tries: int = 3, to: str | None = None, **arguments: Any) -> Iterator[None]:
+    def _ask(
+        self, what: str, *, tries: int = 3, to: str | None = None, deed: Deed | None = None, **arguments: Any
+    ) -> Script:
         """Ask, and ask again when no answer comes. The answer, if one came, is left in `self.answer`."""
         self._number += 1
         ask = Ask(self.name, self._number, what, arguments)
         self.answer: Answer | None = None
+        if deed is not None:
+            self._asked_for[ask.number] = deed
         for attempt in range(tries):
             owner = to or self._owner()
             if owner is not None:
@@ -104,16 +114,9 @@ class TxnClient:
         line = Line(rng.choice(VCHANNELS), (_text(channel, deed, 0, rng),), exclusive=exclusive)
         self._auditor.asked(deed)
         # Asked once: a repeated plain append is another message. (Producers of topics have sequence numbers.)
-        yield from self._ask_once("plain", channel=channel, line=line)
-        if self.answer is None:
-            return
-        if self.answer.how == "committed":
-            self._auditor.was_committed(deed, int(self.answer.value))
-        elif self.answer.how == "retry":
+        yield from self._ask("plain", tries=1, deed=deed, channel=channel, line=line)
+        if self.answer is not None and self.answer.how == "retry":
             self._auditor.was_refused(deed)
-
-    def _ask_once(self, what: str, **arguments: Any) -> Script:
-        yield from self._ask(what, tries=1, once=True, **arguments)
 
     def _run_transaction(self) -> Script:
         rng = self._rng
@@ -151,7 +154,8 @@ class TxnClient:
         elif ending < 0.2:
             yield from self._give_up(id, deed)
         else:
-            yield from self._commit(id, deed, rest, counters, read_at)
+            deadline_ms = Timestamp(id.counter).physical_ms + timeout_ms
+            yield from self._commit(id, deed, rest, counters, read_at, deadline_ms)
 
     def _read_counters(self, id: TxnId, deed: Deed, counters: list[str]) -> Script:
         yield from self._ask("read", id=id, keys=[crc32(key.encode()) for key in counters])
@@ -187,48 +191,38 @@ class TxnClient:
         return ahead, rest
 
     def _commit(
-        self, id: TxnId, deed: Deed, writes: dict[str, list[Line]], counters: list[str], read_at: Timestamp | None
+        self,
+        id: TxnId,
+        deed: Deed,
+        writes: dict[str, list[Line]],
+        counters: list[str],
+        read_at: Timestamp | None,
+        deadline_ms: int,
     ) -> Script:
-        self._auditor.asked(deed)
+        self._auditor.asked(deed, deadline_ms)
         keys = [crc32(key.encode()) for key in counters]
         channels = tuple(deed.parts)
         while True:
-            yield from self._ask("commit", id=id, writes=writes, keys=keys, channels=channels, read_at=read_at)
-            answer = self.answer
-            if answer is None:
-                continue
-            if answer.how == "committed":
-                self._auditor.was_committed(deed, int(answer.value))
-                self._note(f"deed {deed.number} committed at {int(answer.value)} in {len(deed.parts)}")
+            yield from self._ask(
+                "commit", deed=deed, id=id, writes=writes, keys=keys, channels=channels, read_at=read_at
+            )
+            how = "unknown" if self.answer is None else self.answer.how
+            if how in ("committed", "absent"):
+                self._note(f"deed {deed.number} {how} in {len(deed.parts)}: {deed.at}")
                 if self._rng.random() < 0.8:
                     return  # The others ask once more: the answer must be the same for ever.
-            elif answer.how == "absent":
-                self._auditor.was_refused(deed)
-                self._note(f"deed {deed.number} refused")
-                if self._rng.random() < 0.8:
+            elif self._rng.random() < (0.4 if how == "retry" else 0.15):
+                yield from self._ask("abort", deed=deed, id=id, channels=channels)
+                if self.answer is not None and self.answer.how in ("committed", "absent"):
                     return
-            elif answer.how == "retry" and self._rng.random() < 0.4:
-                if (yield from self._abort(id, deed)):
-                    return
+            else:
+                for _ in range(self._rng.choice((0, 20, 60))):
+                    yield
 
     def _give_up(self, id: TxnId, deed: Deed) -> Script:
         """Abort a transaction whose commit nobody ever asked for."""
         self._auditor.was_refused(deed)
-        yield from self._ask("abort", id=id, channels=tuple(deed.parts))
-        if self.answer is not None and self.answer.how == "committed":
-            raise Violation(f"outcome: deed {deed.number} is committed, and nobody asked for that")
-
-    def _abort(self, id: TxnId, deed: Deed) -> Iterator[None]:
-        """Abort one whose commit was asked for. Returns whether the outcome is known."""
-        yield from self._ask("abort", id=id, channels=tuple(deed.parts))
-        answer = self.answer
-        if answer is not None and answer.how == "absent":
-            self._auditor.was_refused(deed)
-            return True
-        if answer is not None and answer.how == "committed":
-            self._auditor.was_committed(deed, int(answer.value))
-            return True
-        return False
+        yield from self._ask("abort", deed=deed, id=id, channels=tuple(deed.parts))
 
 
 def _text(channel: str, deed: Deed, index: int, rng: Random) -> str:

@@ -53,7 +53,12 @@ def _until(world: TxnWorld, is_so: Callable[[], bool], otherwise: str) -> None:
 
 
 def _live(node: TxnNode) -> list[str]:
-    found = [f"{txn.id} {txn.state}" for each, _ in node.coordinators for txn in each.transactions() if not txn.state.has_ended]
+    found = [
+        f"{txn.id} {txn.state}"
+        for each, _ in node.coordinators
+        for txn in each.transactions()
+        if not txn.state.has_ended
+    ]
     return found + [f"session {each!r}" for name in DATA for each in node.channels[name].writer.sessions]
 
 

@@ -473,4 +473,3 @@ class TxnNode:
         if self._rng.random() < 0.1:
             del self._readers[name]
         return f"reads {len(delivery)}" + (" from memory" if reader.tailing else "")
-

@@ -20,7 +20,7 @@ from tidegate.sim.auditor import Violation
 from tidegate.sim.disk import SimFiles
 from tidegate.sim.faults import Crash
 from tidegate.sim.machine import SimTail
-from tidegate.sim.network import Answer, Network, NetPlan
+from tidegate.sim.network import Answer, NetPlan, Network
 from tidegate.sim.stage import Outcome, Stage, never
 from tidegate.sim.txn_auditor import TxnAuditor
 from tidegate.sim.txn_clients import TxnClient
@@ -166,7 +166,7 @@ class TxnWorld(Stage[TxnNode, AssemblingFollower]):
             if not active:
                 return
         node = rng.choice(active)
-        if (node.is_deposed or (node.is_fenced and not self.faulty)) and rng.random() < 0.1:
+        if (node.is_deposed or (node.is_fenced and not self.faulty)) and rng.random() < 0.05:
             self._kill(node, "gone: it leads no more")
         elif self.faulty and node.is_fenced and rng.random() < 0.05:
             self._kill(node, "gone: it was fenced")
@@ -219,7 +219,9 @@ class TxnWorld(Stage[TxnNode, AssemblingFollower]):
             clock=self.clock,
             files=files,
             store=MemoryMetadataStore(
-                self.clock, self.state, fault=lambda operation, key, done: self._store_hook(born[0], operation, key, done)
+                self.clock,
+                self.state,
+                fault=lambda operation, key, done: self._store_hook(born[0], operation, key, done),
             ),
             tails=self.tails,
             auditor=self.auditor,
@@ -316,4 +318,3 @@ class TxnWorld(Stage[TxnNode, AssemblingFollower]):
 def simulate(seed: int, *, steps: int = 1200) -> Outcome:
     """One run of the simulator."""
     return TxnWorld(seed, steps=steps).run()
-
