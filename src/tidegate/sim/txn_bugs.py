@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from heapq import heapify
 from typing import Any
 
+import numpy as np
+
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.live_transactions import LiveTransactions
 from tidegate.database.transactions import Transactions
@@ -78,10 +80,9 @@ def redo_after_the_first_tick() -> Iterator[None]:
 def marker_is_not_counted() -> Iterator[None]:
     """What a reader has in memory of a transaction is delivered, whatever the marker names beside it."""
 
-    def complete(
-        self: Assembler, txn: bytes, position: int, wanted: Any, pieces: list[Batch], step: Any
-    ) -> list[Batch]:
-        found = wanted != wanted
+    def complete(_: Assembler, *given: Any) -> list[Batch]:
+        wanted, pieces = given[2:4]
+        found = np.zeros(len(wanted), np.bool_)
         return by_position(choose(pieces, wanted, found))
 
     with replaced(Assembler, "_complete", complete):
