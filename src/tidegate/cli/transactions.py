@@ -45,7 +45,8 @@ def transactions() -> None:
     """List the transactions of the database at PATH that are open or ending; `abort` ends one.
 
     A database that another process has open is reached through that process. One that nobody has open is opened:
-    what was open in its log when its owner stopped is listed, and goes on until its timeout.
+    what was open in its log when its owner stopped is listed. It ends at its timeout, or when its client has been
+    gone for as long as a lease (10 s).
 
     \b
     Under each transaction stands what it takes part in, and what waits for it:

@@ -212,7 +212,7 @@ class TestAbort:
 
 class TestWhichDatabase:
     def test_one_that_nobody_has_open_is_opened_and_that_is_said(self, tmp_path: Path) -> None:
-        """Timeouts survive a restart (transactions.md): what was logged goes on, and belongs to an owner before."""
+        """What was logged survives a restart (transactions.md); it belongs to an owner before, who is gone."""
         with tidegate.open(tmp_path / "shop.tide") as db:
             db.sql("CREATE TOPIC audit SHARDS 4")
             id = _write_ahead(db)
