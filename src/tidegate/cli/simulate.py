@@ -1,4 +1,4 @@
-"""`tidegate simulate`: run the real log code under a simulated scheduler, clock and disk."""
+"""`tidegate simulate`: run the real code under a simulated scheduler, clock, disk and network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from dataclasses import dataclass
 
 import click
 from rich.console import Console
@@ -18,8 +18,9 @@ from rich.table import Table
 
 from tidegate.sim.bugs import BUGS
 from tidegate.sim.stage import Outcome
+from tidegate.sim.txn_bugs import TXN_BUGS
+from tidegate.sim.txn_world import TxnWorld
 from tidegate.sim.world import World
-from tidegate.sim.world import simulate as run_one
 
 
 @click.command(
@@ -28,6 +29,8 @@ Examples:
   tidegate simulate                    500 runs, seeds 0 to 499
   tidegate simulate --seeds 5000       more of them
   tidegate simulate --seed 42 --trace  one run, with all that happened in it
+  tidegate simulate --world transactions
+                                       only transactions over several channels
   tidegate simulate --bug acknowledge-before-sync
                                        plant a known bug and see it found
 
@@ -37,9 +40,14 @@ Exit codes: 0 every promise held, 1 one was broken, 2 wrong usage.
 @click.option("--seeds", type=click.IntRange(1), help="How many runs.  [default: 500]")
 @click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
 @click.option("--seed", type=click.IntRange(0), help="One run, twice, to see that it repeats itself.")
-@click.option("--steps", type=click.IntRange(10, 100_000), default=700, show_default=True, help="Steps a run.")
+@click.option(
+    "--world",
+    type=click.Choice(["log", "transactions"]),
+    help="Only the log (even seeds by default), or only transactions (odd ones).",
+)
+@click.option("--steps", type=click.IntRange(10, 100_000), help="Steps a run.  [default: log 700, transactions 1200]")
 @click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: one per core]")
-@click.option("--bug", type=click.Choice(sorted(BUGS)), help="Plant a known bug first.")
+@click.option("--bug", type=click.Choice(sorted({**BUGS, **TXN_BUGS})), help="Plant a known bug first.")
 @click.option("--trace", is_flag=True, help="With --seed: print all that happened.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a run, then a summary.")
 def simulate(
@@ -47,55 +55,75 @@ def simulate(
     seeds: int | None,
     first: int,
     seed: int | None,
-    steps: int,
+    world: str | None,
+    steps: int | None,
     jobs: int | None,
     bug: str | None,
     trace: bool,
     as_json: bool,
 ) -> None:
-    """Run the real oracle, channels, recovery and readers under a seeded scheduler, a clock that jumps, and a disk
-    that tears, loses unsynced writes, fills up and fails; and check every promise against an independent auditor."""
+    """Run the real oracle, channels, transactions, recovery and readers under a seeded scheduler, a clock that jumps, a
+    disk that tears, loses unsynced writes, fills up and fails, and a network that loses and repeats; and check every
+    promise against an independent auditor."""
     if seed is not None and seeds is not None:
         raise click.UsageError("--seed runs one seed, --seeds many; give one of them")
     if trace and seed is None:
         raise click.UsageError("--trace goes with --seed: it prints one run")
+    if bug is not None:
+        home = "log" if bug in BUGS else "transactions"
+        if world not in (None, home):
+            raise click.UsageError(f"{bug} is planted in the world `{home}`; leave --world out")
+        world = home
+    plot = Plot(world, steps, bug)
     if seed is not None:
-        sys.exit(_one(seed, steps, bug, trace=trace, as_json=as_json))
-    sys.exit(_many(first, seeds or 500, steps, bug, jobs or os.cpu_count() or 1, as_json=as_json))
+        sys.exit(_one(seed, plot, trace=trace, as_json=as_json))
+    sys.exit(_many(first, seeds or 500, plot, jobs or os.cpu_count() or 1, as_json=as_json))
 
 
-def _run(seed: int, *, steps: int, bug: str | None) -> Outcome:
-    if bug is None:
-        return run_one(seed, steps=steps)
-    with BUGS[bug]():
-        return run_one(seed, steps=steps)
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """What is played: in which world, for how long, with which planted bug."""
+
+    world: str | None
+    steps: int | None
+    bug: str | None
+
+    def run(self, seed: int, *, keep_trace: bool = False) -> Outcome:
+        kind = TxnWorld if (self.world or _WORLDS[seed % 2]) == "transactions" else World
+        options = {"keep_trace": keep_trace} if self.steps is None else {"keep_trace": keep_trace, "steps": self.steps}
+        if self.bug is None:
+            return kind(seed, **options).run()
+        with {**BUGS, **TXN_BUGS}[self.bug]():
+            return kind(seed, **options).run()
+
+    def replay(self, seed: int) -> str:
+        """The command that runs the same once more."""
+        world = f" --world {self.world}" if self.world and not self.bug else ""
+        length = f" --steps {self.steps}" if self.steps is not None else ""
+        planted = f" --bug {self.bug}" if self.bug else ""
+        return f"tidegate simulate --seed {seed}{world}{length}{planted} --trace"
 
 
-def _one(seed: int, steps: int, bug: str | None, *, trace: bool, as_json: bool) -> int:
-    world = World(seed, steps=steps, keep_trace=True)
-    if bug is None:
-        outcome = world.run()
-    else:
-        with BUGS[bug]():
-            outcome = world.run()
-    again = _run(seed, steps=steps, bug=bug)
+def _one(seed: int, plot: Plot, *, trace: bool, as_json: bool) -> int:
+    outcome = plot.run(seed, keep_trace=True)
+    again = plot.run(seed)
     repeats = outcome.digest == again.digest
     if as_json:
-        click.echo(json.dumps({**_facts(outcome), "repeats": repeats, "trace": outcome.trace if trace else None}))
+        click.echo(json.dumps({**_facts(outcome, plot), "repeats": repeats, "trace": outcome.trace if trace else None}))
     else:
         shown = outcome.trace if trace else outcome.trace[-40:] if outcome.violation else ()
         for line in shown:
             click.echo(f"  {line}")
         click.echo(f"seed {seed}: digest {outcome.digest}, {'the same twice' if repeats else 'NOT the same twice'}")
         click.echo(
-            f"{outcome.acknowledged:,} appends acknowledged, {outcome.deliveries:,} deliveries checked,"
+            f"{outcome.acknowledged:,} acknowledged, {outcome.deliveries:,} deliveries checked,"
             f" {outcome.crashes:,} crashes"
         )
         click.echo(f"BROKEN  {outcome.violation}" if outcome.violation else "every promise held")
     return int(outcome.violation is not None or not repeats)
 
 
-def _many(first: int, count: int, steps: int, bug: str | None, jobs: int, *, as_json: bool) -> int:
+def _many(first: int, count: int, plot: Plot, jobs: int, *, as_json: bool) -> int:
     started = time.monotonic()
     broken: list[Outcome] = []
     marks: Counter[str] = Counter()
@@ -104,14 +132,14 @@ def _many(first: int, count: int, steps: int, bug: str | None, jobs: int, *, as_
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=as_json or not console.is_terminal, transient=True) as progress:
         task = progress.add_task("simulating", total=count)
-        for outcome in _outcomes(range(first, first + count), steps, bug, jobs):
+        for outcome in _outcomes(range(first, first + count), plot, jobs):
             progress.advance(task)
             totals.update(
                 acknowledged=outcome.acknowledged, deliveries=outcome.deliveries, crashes=outcome.crashes, runs=1
             )
             marks.update(outcome.marks)
             if as_json:
-                click.echo(json.dumps(_facts(outcome)))
+                click.echo(json.dumps(_facts(outcome, plot)))
             if outcome.violation is not None:
                 broken.append(outcome)
                 if not as_json:
@@ -128,22 +156,19 @@ def _many(first: int, count: int, steps: int, bug: str | None, jobs: int, *, as_
     Console().print(table)
     click.echo(f"{len(broken)} of {count} runs broke a promise" if broken else "every promise held")
     for outcome in broken[:5]:
-        planted = f" --bug {bug}" if bug else ""
-        length = f" --steps {steps}" if steps != _DEFAULT_STEPS else ""
-        click.echo(f"  replay: tidegate simulate --seed {outcome.seed}{length}{planted} --trace")
+        click.echo(f"  replay: {plot.replay(outcome.seed)}")
     return int(bool(broken))
 
 
-def _outcomes(seeds: Iterable[int], steps: int, bug: str | None, jobs: int) -> Iterator[Outcome]:
-    work = partial(_run, steps=steps, bug=bug)
+def _outcomes(seeds: Iterable[int], plot: Plot, jobs: int) -> Iterator[Outcome]:
     if jobs == 1:
-        yield from map(work, seeds)
+        yield from map(plot.run, seeds)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(work, seeds, chunksize=8)
+        yield from pool.map(plot.run, seeds, chunksize=8)
 
 
-def _facts(outcome: Outcome) -> dict[str, object]:
+def _facts(outcome: Outcome, plot: Plot) -> dict[str, object]:
     return {
         "seed": outcome.seed,
         "digest": outcome.digest,
@@ -151,14 +176,14 @@ def _facts(outcome: Outcome) -> dict[str, object]:
         "deliveries": outcome.deliveries,
         "crashes": outcome.crashes,
         "violation": outcome.violation,
-        "replay": f"tidegate simulate --seed {outcome.seed} --trace" if outcome.violation else None,
+        "replay": plot.replay(outcome.seed) if outcome.violation else None,
     }
 
 
-_DEFAULT_STEPS = 700
+_WORLDS = ("log", "transactions")
 _LABELS = {
     "runs": "runs",
-    "acknowledged": "appends acknowledged",
+    "acknowledged": "appends and commits acknowledged",
     "deliveries": "deliveries checked",
     "crashes": "crashes and losses of power",
 }
