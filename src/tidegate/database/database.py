@@ -290,7 +290,7 @@ class Database:
 
         Raises: `TransactionAborted` when a part of it was known to the old owner only.
         """
-        if any(each["id"] == str(txn.id) for each in self.transactions()):
+        if any(each["id"] == str(txn.id) for each in self.transactions(finished=0)):
             txn.life = self.life
             return
         if txn.is_known_to_owner:
