@@ -27,6 +27,7 @@ from tidegate.runtime.pieces import Piece, commit_piece
 from tidegate.runtime.segments import SegmentWriter
 from tidegate.runtime.system_items import tick_item
 from tidegate.runtime.writer_status import storage_error
+from tidegate.txn.gather import by_position
 from tidegate.txn.session import Session
 from tidegate.txn.sessions import RecoveredSessions, Sessions
 
@@ -61,10 +62,17 @@ class OldLog:
         # Retention leaves what open transactions need; what else it removed nobody here asks for.
         earliest = self._channel.header(self._channel.segments()[0]).base_position
         cursor = FileCursor(self._channel, Position(max(position, earliest)), after)
+        waiting: list[Batch] = []
         try:
             for item in cursor.advance(self._limit):
                 if isinstance(item, Batch):
-                    yield item
+                    waiting.append(item)
+                elif all([int(each.positions.max()) < item.position for each in waiting]):
+                    # A sealed segment has messages of one form together, and their order is that of positions. All that
+                    # lies before a tick comes before it.
+                    yield from by_position(waiting)
+                    waiting = []
+            yield from by_position(waiting)
         finally:
             cursor.close()
 
