@@ -66,7 +66,11 @@ class Doubt:
     __slots__ = ("_segment", "_undo", "_writer")
 
     def __init__(self, writer: ChannelWriter, segment: object, undo: Sequence[Callable[[], None]]) -> None:
-        """`undo` is what to do when the write turns out to be absent."""
+        """`undo` is what to do when the write turns out to be absent.
+
+        Without a `segment` it was refused: by a channel that was fenced, which settles nothing any more, or for want of
+        a timestamp, and then it is absent.
+        """
         self._writer = writer
         self._segment = segment
         self._undo = list(undo)
@@ -332,7 +336,8 @@ class LiveTransactions:
         if entry.doubt is not None:
             if not entry.doubt.settle():
                 raise OutcomeUnknown(
-                    f"whether transaction {entry.id} is committed is not known as long as the disk fails; ask again"
+                    f"whether transaction {entry.id} is committed is not known as long as the disk fails, or before the"
+                    f" database is opened again; ask again"
                 )
             entry.doubt = None
 

@@ -259,8 +259,8 @@ class Transactions(LiveTransactions):
                     raise request.error
                 timestamp = request.item.result().time_tick
         except (OutcomeUnknown, Unavailable) as error:
-            if isinstance(error, OutcomeUnknown):
-                entry.doubt = Doubt(self._channels[name], error.segment, [partial(self._reopen, coordinator, id)])
+            segment = error.segment if isinstance(error, OutcomeUnknown) else None
+            entry.doubt = Doubt(self._channels[name], segment, [partial(self._reopen, coordinator, id)])
             raise OutcomeUnknown(f"whether transaction {id} is committed is not known: {error}") from error
         except BaseException:
             self._reopen(coordinator, id)
@@ -306,8 +306,8 @@ class Transactions(LiveTransactions):
         except (OutcomeUnknown, Unavailable) as error:
             # The decision may be in the log: the places stay taken, so that no tick passes it, until that is settled,
             # if need be by the next owner, who reads the log and carries it out.
-            if isinstance(error, OutcomeUnknown):
-                entry.doubt = Doubt(journal.writer, error.segment, [partial(self._let_go, entry, holds)])
+            segment = error.segment if isinstance(error, OutcomeUnknown) else None
+            entry.doubt = Doubt(journal.writer, segment, [partial(self._let_go, entry, holds)])
             raise OutcomeUnknown(f"whether transaction {id} is committed is not known: {error}") from error
         except BaseException:
             self._let_go(entry, holds)
