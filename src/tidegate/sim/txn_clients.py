@@ -92,12 +92,14 @@ class TxnClient:
         self.answer: Answer | None = None
         if deed is not None:
             self._asked_for[ask.number] = deed
-        for attempt in range(tries):
+        asked: list[str] = []
+        for _ in range(tries):
             owner = to or self._owner()
             if owner is not None:
                 self._network.send(self.name, owner, ask)
-                if attempt and what == "commit":
-                    self._note("a commit is asked for again")
+                if asked and what == "commit":
+                    self._note("a commit is asked for again" + (" at another owner" if owner not in asked else ""))
+                asked.append(owner)
             for _ in range(PATIENCE):
                 yield
                 if ask.number in self._answers:

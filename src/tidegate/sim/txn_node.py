@@ -95,8 +95,6 @@ class TxnNode:
         self.zombie = False
         self.failed: Exception | None = None
         """Why it could not open."""
-        self.in_doubt = False
-        """It met an outcome that only the next owner can tell."""
         self.is_deposed = False
         """It leads no more: a real one opens the database again."""
         self.is_serving = False
@@ -149,7 +147,11 @@ class TxnNode:
             found = transactions.redo_for(name)
             self._open_channel(name, lambda found=found: found)  # type: ignore[misc]
             sessions = len(self.channels[name].writer.sessions)
-            yield f"opens {name}: redo {len(found)}, {sessions} sessions found"
+            if found:
+                self._note(f"{self.name} completes {len(found)} decided commits in {name}")
+            if sessions:
+                self._note(f"{self.name} takes up {sessions} sessions in {name}")
+            yield f"opens {name}"
         writers = {name: self.channels[name].writer for name in DATA}
         self.procedures.append(Procedure("resume", transactions.resume(writers), self._resumed))
 
@@ -333,7 +335,6 @@ class TxnNode:
     def _check_defect(self, error: TidegateError | None) -> None:
         if isinstance(error, InvariantBroken):
             raise Violation(f"defect: {error}") from error
-        self.in_doubt = self.in_doubt or isinstance(error, OutcomeUnknown | Unavailable)
 
     # Requests
 

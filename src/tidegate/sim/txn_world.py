@@ -283,8 +283,6 @@ class TxnWorld(Stage[TxnNode, AssemblingFollower]):
         for node in list(self.nodes):
             if any(self.tails[name].current_term() != each.writer.term for name, each in node.channels.items()):
                 self._kill(node, "restarted: a process that hung while it was opening has fenced it")
-        if self.nodes and self.nodes[0].in_doubt:
-            self._kill(self.nodes[0], "restarted: only the next owner knows some outcomes")
         finish(self)
 
     def _check_end(self) -> None:
