@@ -151,6 +151,8 @@ class LiveTransactions:
         """Of plain appends."""
         self._ends: list[TxnId] = []
         """Carried out everywhere, and not yet logged to be."""
+        self._aborting: list[TxnId] = []
+        """Aborts that are logged and could not be carried out."""
 
     # -- one procedure at a time -----------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from tidegate.errors import (
     Conflict,
     InvalidTransactionState,
     OutcomeUnknown,
+    Retryable,
     TidegateError,
     TransactionAborted,
     TransactionNotFound,
@@ -199,6 +200,8 @@ class Transactions(LiveTransactions):
             # Its keys stay claimed until it is settled, if need be by the next owner.
             if entry.doubt is not None:
                 entry.doubt.also(partial(self._release_claim, claim, None, entry))
+            elif txn.state is TxnState.OPEN:
+                self._release_claim(claim, None, entry)
             raise
         except TidegateError as error:
             self._release_claim(claim, None, entry)
@@ -228,6 +231,8 @@ class Transactions(LiveTransactions):
             committed = decided = True
             return timestamp
         except (OutcomeUnknown, Unavailable):
+            if entry.doubt is None and txn.state is TxnState.OPEN:
+                raise  # What it wrote ahead of its commit failed: it is not decided, and will not be.
             decided = True  # Not by us: whoever takes part learns it from the log.
             if entry.doubt is not None:
                 for who in prepared:
@@ -342,7 +347,10 @@ class Transactions(LiveTransactions):
         requests: dict[str, Request] = {}
         for name, held in entry.holds.items():
             plan = entry.plan[name]
-            requests[name] = held.commit(id.to_bytes16(), plan.pieces, at=timestamp, runs=plan.runs)
+            try:
+                requests[name] = held.commit(id.to_bytes16(), plan.pieces, at=timestamp, runs=plan.runs)
+            except (Retryable, Unavailable) as error:  # No timestamp could be had. It is decided all the same.
+                _logger.warning("transaction %s is committed, and %r has still to write it: %s", id, name, error)
         yield list(requests.values())
         for name, request in requests.items():
             if request.error is None:
@@ -358,12 +366,17 @@ class Transactions(LiveTransactions):
             self._drop(entry)
 
     def drive_on(self) -> Steps[int]:
-        """Try again to write decided commits that could not be written; how many are left."""
+        """Try again to carry out decided commits and aborts that could not be; how many commits are left."""
         self.settle_doubts()
         with self._lock:
             todo = [each for each in self._entries.values() if each.holds and each.busy is None]
+            aborting, self._aborting = self._aborting, []
         for entry in todo:
-            yield from self._alone(entry.id, lambda e: self._drive(self._coordinators[e.id.coordinator][0], e))
+            try:
+                yield from self._alone(entry.id, lambda e: self._drive(self._coordinators[e.id.coordinator][0], e))
+            except (InvalidTransactionState, TransactionNotFound):
+                continue  # It ended meanwhile.
+        yield from self._abort_all(aborting, "")
         with self._lock:
             return sum(1 for each in self._entries.values() if each.holds)
 
@@ -419,7 +432,12 @@ class Transactions(LiveTransactions):
                     coordinator.apply(record)
         finally:
             journal.leave()
-        yield from self._carry_out_abort(entry)
+        try:
+            yield from self._carry_out_abort(entry)
+        except TidegateError:
+            with self._lock:
+                self._aborting.append(id)
+            raise
 
     def _carry_out_abort(self, entry: Entry) -> Steps[None]:
         coordinator = self._coordinators[entry.id.coordinator][0]
