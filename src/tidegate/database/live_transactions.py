@@ -265,6 +265,10 @@ class LiveTransactions:
         found = [coordinator.totals for coordinator, _ in self._coordinators]
         return sum(each.committed for each in found), sum(each.aborted for each in found)
 
+    def _ended_in(self, entry: Entry) -> set[str]:
+        """Channels without messages of the transaction: what it wrote there was ended by DDL, or never came there."""
+        return {f"channel/{name}" for name in self._channels if name not in entry.sessions}
+
     def _drop(self, entry: Entry) -> None:
         with self._lock:
             self._entries.pop(entry.id, None)

@@ -40,8 +40,9 @@ from tidegate.txn.coordinator_table import LEASE, TIMEOUT
 from tidegate.txn.txn_id import TxnId
 
 _logger = logging.getLogger("tidegate.transactions")
+_UNWRITTEN: Final = "transaction %s is committed, and %r has still to write it: %s"
 _AHEAD: Final = "commit/ahead"
-"""Takes part in a transaction whose commit began to write messages ahead of itself: they are more than the log carries."""
+"""Takes part in a transaction whose commit began to write its messages ahead: more than a record carries."""
 
 
 class Transactions(LiveTransactions):
@@ -85,10 +86,6 @@ class Transactions(LiveTransactions):
                 lost = [each for each in txn.participants if each in self._ended_in(entry)]
                 if lost:
                     yield from self._abort(entry, f"it had ended in {', '.join(lost)} when the owner changed")
-
-    def _ended_in(self, entry: Entry) -> set[str]:
-        """Channels without messages of the transaction: whatever it wrote there was ended, by DDL or before it began."""
-        return {f"channel/{name}" for name in self._channels if name not in entry.sessions}
 
     def _take_up(self, name: str, session: ChannelTxn) -> Steps[None]:
         id = TxnId.from_bytes16(session.id)
@@ -350,7 +347,7 @@ class Transactions(LiveTransactions):
             try:
                 requests[name] = held.commit(id.to_bytes16(), plan.pieces, at=timestamp, runs=plan.runs)
             except (Retryable, Unavailable) as error:  # No timestamp could be had. It is decided all the same.
-                _logger.warning("transaction %s is committed, and %r has still to write it: %s", id, name, error)
+                _logger.warning(_UNWRITTEN, id, name, error)
         yield list(requests.values())
         for name, request in requests.items():
             if request.error is None:
@@ -358,9 +355,7 @@ class Transactions(LiveTransactions):
                 if name in entry.sessions:
                     entry.sessions[name].committed(int(timestamp or 0))
             else:
-                _logger.warning(
-                    "transaction %s is committed, and %r has still to write it: %s", id, name, request.error
-                )
+                _logger.warning(_UNWRITTEN, id, name, request.error)
         if not entry.holds:
             self._finish(id)
             self._drop(entry)
@@ -376,7 +371,7 @@ class Transactions(LiveTransactions):
                 yield from self._alone(entry.id, lambda e: self._drive(self._coordinators[e.id.coordinator][0], e))
             except (InvalidTransactionState, TransactionNotFound):
                 continue  # It ended meanwhile.
-        yield from self._abort_all(aborting, "")
+        yield from self.abort_all(aborting, "")
         with self._lock:
             return sum(1 for each in self._entries.values() if each.holds)
 
