@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -83,8 +84,7 @@ class Transactions(LiveTransactions):
                     yield from self._carry_out_abort(self._entries[txn.id])
             for txn in [each for each in coordinator.transactions() if each.state is TxnState.OPEN]:
                 entry = self._entries.setdefault(txn.id, Entry(txn.id))
-                lost = [each for each in txn.participants if each in self._ended_in(entry)]
-                if lost:
+                if lost := sorted(self._ended_in(entry).intersection(txn.participants)):
                     yield from self._abort(entry, f"it had ended in {', '.join(lost)} when the owner changed")
 
     def _take_up(self, name: str, session: ChannelTxn) -> Steps[None]:
@@ -177,8 +177,7 @@ class Transactions(LiveTransactions):
             yield from self._abort(entry, TIMEOUT)
         with self._lock:
             coordinator.require_open(entry.id)
-        if _AHEAD in txn.participants:
-            # Its messages are in the log, some or all: written again they would be there twice.
+        if _AHEAD in txn.participants:  # Its messages are in the log: written again they would be there twice.
             why = "its commit was interrupted when a part of it had been written ahead"
             yield from self._abort(entry, why)
             raise TransactionAborted(f"transaction {entry.id} was aborted: {why}; run it again", reason=why)
@@ -367,10 +366,8 @@ class Transactions(LiveTransactions):
             todo = [each for each in self._entries.values() if each.holds and each.busy is None]
             aborting, self._aborting = self._aborting, []
         for entry in todo:
-            try:
+            with suppress(InvalidTransactionState, TransactionNotFound):  # It ended meanwhile.
                 yield from self._alone(entry.id, lambda e: self._drive(self._coordinators[e.id.coordinator][0], e))
-            except (InvalidTransactionState, TransactionNotFound):
-                continue  # It ended meanwhile.
         yield from self.abort_all(aborting, "")
         with self._lock:
             return sum(1 for each in self._entries.values() if each.holds)
