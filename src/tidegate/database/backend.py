@@ -65,7 +65,7 @@ class Backend(Protocol):
     def open_producer(self, topic: str, name: str) -> tuple[int, int | None]: ...
 
     def produce(
-        self, topic: str, producer: str, epoch: int, first: int, count: int, writes: Writes
+        self, topic: str, producer: str, epoch: int, first: int, count: int, writes: Writes, keys: Keys
     ) -> tuple[Timestamp | None, bool]: ...
 
     # Subscriptions

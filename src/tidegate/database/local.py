@@ -122,9 +122,9 @@ class LocalBackend:
         return self.engine.producing.open_producer(self._client, topic, name)
 
     def produce(
-        self, topic: str, producer: str, epoch: int, first: int, count: int, writes: Writes
+        self, topic: str, producer: str, epoch: int, first: int, count: int, writes: Writes, keys: Keys
     ) -> tuple[Timestamp | None, bool]:
-        sent = self.engine.producing.send(self._client, topic, producer, epoch, first, count, writes)
+        sent = self.engine.producing.send(self._client, topic, producer, epoch, first, count, writes, keys)
         return sent.timestamp, sent.duplicate
 
     # -- subscriptions ---------------------------------------------------------------------------------------

@@ -58,7 +58,9 @@ class Producer:
         outgoing = Outgoing(database.channels, database.limits)
         count = check_count(outgoing.add(database.topic(self.topic), value, key=key, headers=headers, turn=first))
         timestamp, duplicate = database.again(
-            lambda: database.backend.produce(self.topic, self.name, self.epoch, first, count, outgoing.writes())
+            lambda: database.backend.produce(
+                self.topic, self.name, self.epoch, first, count, outgoing.writes(), outgoing.hashes
+            )
         )
         last = first + count - 1
         if self.last_sequence is None or last > self.last_sequence:

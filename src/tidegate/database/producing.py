@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.clients import OWNER
 from tidegate.database.journal import Journal
-from tidegate.database.live_transactions import Writes
+from tidegate.database.live_transactions import Keys, Writes
 from tidegate.errors import (
     Closed,
     InvalidTransactionState,
@@ -125,7 +125,7 @@ class ProducerHost:
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
-    def send(self, name: str, epoch: int, first: int, count: int, writes: Writes) -> Steps[Sent]:
+    def send(self, name: str, epoch: int, first: int, count: int, writes: Writes, keys: Keys = ()) -> Steps[Sent]:
         """Send `count` messages with the numbers from `first` on, unless they were sent before.
 
         A repeat waits while the first one is under way.
@@ -142,13 +142,13 @@ class ProducerHost:
                 self.journal.leave()
                 raise
             if isinstance(begun, Sending):
-                return (yield from self._send(begun, writes))
+                return (yield from self._send(begun, writes, keys))
             self.journal.leave()
             if isinstance(begun, Duplicate):
                 return Sent(begun.timestamp, True)
             yield from self._wait_for(begun.on)
 
-    def _send(self, sending: Sending, writes: Writes) -> Steps[Sent]:
+    def _send(self, sending: Sending, writes: Writes, keys: Keys) -> Steps[Sent]:
         engine = self._engine
         everything = {channel: list(pieces) for channel, pieces in writes.items()}
         everything.setdefault(self.journal.channel, []).append(self.journal.piece(sending.record))
@@ -156,7 +156,7 @@ class ProducerHost:
         try:
             txn = engine.begin(OWNER)
             try:
-                timestamp = yield from engine.transactions.commit(txn, everything)
+                timestamp = yield from engine.transactions.commit(txn, everything, keys)
             except (OutcomeUnknown, Unavailable):
                 raise
             except TidegateError:
@@ -259,10 +259,20 @@ class Producing:
         self._engine.clients.check(client)
         return run(self.host(topic).open(name, strict=strict))
 
-    def send(self, client: str, topic: str, producer: str, epoch: int, first: int, count: int, writes: Writes) -> Sent:
+    def send(
+        self,
+        client: str,
+        topic: str,
+        producer: str,
+        epoch: int,
+        first: int,
+        count: int,
+        writes: Writes,
+        keys: Keys = (),
+    ) -> Sent:
         """Send messages once, however often it is asked for. See `ProducerHost.send`."""
         self._engine.clients.check(client)
-        return run(self.host(topic).send(producer, epoch, first, count, writes))
+        return run(self.host(topic).send(producer, epoch, first, count, writes, keys))
 
     def maintain(self) -> None:
         """Write snapshots when it is time."""

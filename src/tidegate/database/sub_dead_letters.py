@@ -15,7 +15,7 @@ from tidegate.errors import InvalidArgument, TidegateError
 from tidegate.runtime.pieces import Piece
 from tidegate.runtime.steps import Steps
 from tidegate.topics.catalog import Topic
-from tidegate.topics.routing import shard_of
+from tidegate.topics.routing import key_hash, shard_of
 from tidegate.topics.value import encode
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def move_dead_letters(engine: Engine, host: SubscriptionHost) -> Steps[int]:
 
 def _move(engine: Engine, host: SubscriptionHost, topic: Topic, letters: Sequence[Received]) -> Steps[None]:
     writes: dict[str, list[Piece]] = {}
+    keys = [key_hash(topic.name, each.key) for each in letters if each.key is not None]
     for turn, each in enumerate(letters):
         headers = {
             **each.headers,
@@ -69,7 +70,7 @@ def _move(engine: Engine, host: SubscriptionHost, topic: Topic, letters: Sequenc
     txn = engine.begin(OWNER)
     try:
         yield from host.ack_in_txn(txn, None, [each.id for each in letters])
-        yield from engine.transactions.commit(txn, writes)
+        yield from engine.transactions.commit(txn, writes, keys)
     except TidegateError:
         yield from engine.transactions.abort(txn)
         raise

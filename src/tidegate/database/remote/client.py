@@ -148,9 +148,9 @@ class RemoteBackend:
         return epoch, last
 
     def produce(
-        self, topic: str, producer: str, epoch: int, first: int, count: int, writes: Writes
+        self, topic: str, producer: str, epoch: int, first: int, count: int, writes: Writes, keys: Keys
     ) -> tuple[Timestamp | None, bool]:
-        blobs: list[frames.Bytes] = []
+        blobs: list[frames.Bytes] = [frames.pack_hashes(keys() if callable(keys) else keys)]
         head = {"topic": topic, "producer": producer, "epoch": epoch, "first": first, "count": count}
         head["channels"] = frames.pack_writes(_lists(writes), blobs)
         timestamp, duplicate = self._call("produce", head, blobs)[0]

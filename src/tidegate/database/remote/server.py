@@ -159,7 +159,8 @@ def _note_read(asked: Asked) -> Any:
 
 
 def _produce(asked: Asked) -> Any:
-    writes = frames.unpack_writes(asked.head["channels"], asked.blobs)
+    hashes = asked.hashes()
+    writes = frames.unpack_writes(asked.head["channels"], asked.blobs[1:])
     timestamp, duplicate = asked.backend.produce(
         asked.head["topic"],
         asked.head["producer"],
@@ -167,6 +168,7 @@ def _produce(asked: Asked) -> Any:
         asked.head["first"],
         asked.head["count"],
         writes,
+        hashes,
     )
     return [None if timestamp is None else int(timestamp), duplicate]
 
