@@ -8,6 +8,7 @@ transaction that is still open goes on being pending.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import ceil
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -175,7 +176,7 @@ class SubscriptionHost:
     def nack(self, consumer: str, ids: Sequence[MessageId], delay_ms: int = 0) -> None:
         """Give messages back, to be delivered again after `delay_ms`. No effect on what the consumer does not hold."""
         with self._lock:
-            self.machine.nack(consumer, ids, int(self._monotonic() * 1000), delay_ms)
+            self.machine.nack(consumer, ids, ceil(self._monotonic() * 1000), delay_ms)  # Never earlier than asked.
         self._bell.ring()
 
     def redeliver(self, consumer: str) -> None:

@@ -7,21 +7,27 @@ committed is delivered, at its commit, whatever else is open.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from engine_rig import House, Sub
-from helpers import Calls, eventually
+from helpers import BROKEN, Calls, FailingFiles, eventually
+from tidegate.database.sub_acks import recover
 from tidegate.database.sub_dead_letters import REDELIVERIES
 from tidegate.errors import (
     Conflict,
     InvalidTransactionState,
+    OutcomeUnknown,
+    StorageFailed,
     TransactionExpired,
     TransactionNotFound,
     WaitTimeout,
 )
+from tidegate.runtime import log as log_module
 from tidegate.runtime.steps import run
+from tidegate.stores.local_files import LocalFiles
 from tidegate.txn.txn_id import TxnId
 
 
@@ -438,6 +444,30 @@ def test_a_transaction_ends_where_there_is_nothing_left(house: House, ending: st
     assert other.values() == [1] if ending == "commit" else other.nothing()
 
 
+def test_a_transaction_acknowledges_nothing_in_a_later_subscription_of_the_same_name(house: House) -> None:
+    """Fact 46, and then a new one: what was pending in the old one means nothing there."""
+    sub, found = filled(house, 2)
+    txn = house.engine.begin()
+    sub.ack(found, txn)
+    house.engine.subscriptions.unsubscribe("t", "s")
+    sub = house.subscribe("t")
+    house.engine.commit(txn, {})
+    assert sub.values(2) == [0, 1]
+    house.crash()
+    assert house.subscribe("t").values(2) == [0, 1]
+
+
+def test_an_abort_is_in_the_log_of_the_subscription_too(house: House) -> None:
+    """Nobody has to ask the coordinator, which may have forgotten the transaction, what became of it."""
+    sub, found = filled(house, 2)
+    txn = house.engine.begin()
+    sub.ack(found, txn)
+    house.engine.abort(txn)
+    journal, since = sub.host.journal, sub.host.subscription.created
+    house.engine.wait_until_visible(house.engine.log.allocate(1))
+    assert recover(journal, since).pending_txns() == []
+
+
 # -- transactions that end by themselves -------------------------------------------------------------------------
 
 
@@ -554,6 +584,35 @@ def test_a_commit_that_fails_leaves_everything_pending(house: House, monkeypatch
     house.engine.commit(txn, {})
     assert sub.stats()["backlog"] == 1
     assert sub.host.journal.snapshot(sub.host.machine.snapshot, timeout_s=0.2), "it has left the journal"
+
+
+@pytest.mark.parametrize("in_txn", [False, True])
+def test_an_acknowledgement_in_doubt_is_not_confirmed_and_can_be_repeated(
+    open_house: Callable[..., House], monkeypatch: Any, in_txn: bool
+) -> None:
+    """3.7: the outcome is unknown and the caller is told so; before anything else is written the log is cut there."""
+    disks: dict[str, FailingFiles] = {}
+    monkeypatch.setattr(log_module, "LocalFiles", lambda at: disks.setdefault(str(at), FailingFiles(LocalFiles(at))))
+    house = open_house(channels=1)
+    disk = disks[str(house.engine.path / "log")]
+    sub, found = filled(house, 3)
+    txn = house.engine.begin()
+    sub.ack(found[0], txn)
+    with disk.failing(BROKEN, "write", "sync", "create", "sync_dir", "remove", only="data-0"):
+        with pytest.raises(OutcomeUnknown):
+            sub.ack(found[1], txn if in_txn else None)
+        assert sub.stats()["pending"] == 1 and sub.stats()["in_memory"] == 3
+
+    def repeated() -> bool:
+        with suppress(OutcomeUnknown, StorageFailed):
+            sub.ack(found[1], txn if in_txn else None)
+            return True
+        return False
+
+    eventually(repeated)
+    house.engine.commit(txn, {})
+    house.crash()
+    assert house.subscribe("t").values(3, 0.3) == [2]
 
 
 def test_procedures_wait_only_where_they_say_so(house: House) -> None:
