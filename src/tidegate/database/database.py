@@ -378,15 +378,15 @@ class Database:
         topic: str,
         name: str,
         *,
-        kind: Literal["exclusive", "failover", "shared"] = "exclusive",
+        kind: Literal["exclusive", "failover", "shared"] | None = None,
         start: Literal["earliest", "latest"] | Timestamp = "earliest",
         max_redeliveries: int | None = None,
         dead_letter_topic: str | None = None,
     ) -> Consumer:
         """Connect to a subscription of a topic, which is created if it does not exist.
 
-        A new one begins at `start`. A message that was given back more than `max_redeliveries` times goes to
-        `dead_letter_topic` instead.
+        A new one is exclusive unless `kind` says otherwise, and begins at `start`. A message that was given back more
+        than `max_redeliveries` times goes to `dead_letter_topic` instead.
         Raises: `NotFound`; `InUse` when it is exclusive and somebody is connected.
         """
         options = {

@@ -130,7 +130,10 @@ class LocalBackend:
     # -- subscriptions ---------------------------------------------------------------------------------------
 
     def subscribe(self, topic: str, name: str, options: dict[str, Any]) -> str:
-        return self.engine.subscriptions.subscribe(self._client, topic, name, **options)
+        asked = dict(options)
+        if type(asked.get("start")) is int:  # As it comes through the socket.
+            asked["start"] = Timestamp(asked["start"])
+        return self.engine.subscriptions.subscribe(self._client, topic, name, kind_if_new="exclusive", **asked)
 
     def unsubscribe(self, topic: str, name: str) -> None:
         self.engine.subscriptions.unsubscribe(topic, name)

@@ -57,6 +57,7 @@ class Subscriptions:
         name: str,
         *,
         kind: Kind | None = None,
+        kind_if_new: Kind = "shared",
         start: Start = "latest",
         max_redeliveries: int | None = None,
         dead_letter_topic: str | None = None,
@@ -73,7 +74,7 @@ class Subscriptions:
             lambda catalog: catalog.plan_create_subscription(
                 topic,
                 name,
-                kind=kind or "shared",
+                kind=kind or kind_if_new,
                 start=start,
                 max_redeliveries=max_redeliveries,
                 dead_letter_topic=dead_letter_topic,
