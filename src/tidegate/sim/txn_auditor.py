@@ -148,12 +148,18 @@ class TxnAuditor:
     def _deeds_in(self, channel: str, who: str, delivery: Delivery) -> list[tuple[int, Deed, list[int]]]:
         found: list[tuple[int, Deed, list[int]]] = []
         for message in delivery.messages():
+            if self._is_record(channel, message):
+                continue
             number, index = self._identify(channel, who, message)
             at = int(message.time_tick)
             if not found or found[-1][0] != at or found[-1][1].number != number:
                 found.append((at, self._deeds[number], []))
             found[-1][2].append(index)
         return found
+
+    def _is_record(self, channel: str, message: Message) -> bool:  # noqa: ARG002
+        """Whether it is no part of a deed, but a record that somebody keeps in the channel."""
+        return False
 
     def _identify(self, channel: str, who: str, message: Message) -> tuple[int, int]:
         text = message.body.decode() if message.body is not None else str((message.row or {}).get("text"))

@@ -79,6 +79,8 @@ class AssemblingFollower:
 class TxnWorld(Stage[TxnNode, AssemblingFollower]):
     """One run."""
 
+    node_type: type[TxnNode] = TxnNode
+
     def __init__(self, seed: int, *, steps: int = 1200, keep_trace: bool = False) -> None:
         super().__init__(seed, steps=steps, keep_trace=keep_trace)
         rng = self.rng
@@ -213,7 +215,7 @@ class TxnWorld(Stage[TxnNode, AssemblingFollower]):
         name = f"n{self._born}"
         born: list[TxnNode] = []
         files = SimFiles(self.disk, lambda op, path, *, done: self._disk_hook(born[0], op, path, done))
-        node = TxnNode(
+        node = self.node_type(
             name,
             rng=Random(rng.getrandbits(64)),
             clock=self.clock,
