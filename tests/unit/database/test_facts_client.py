@@ -126,9 +126,9 @@ def test_after_its_timeout_a_transaction_takes_nothing_more_and_leaves_nothing(d
     """Facts 49 and 62: the first message is aborted, the second never written."""
     sub, found = filled(db, 2)
     for late in (lambda txn: txn.send("t", "late"), lambda txn: txn.ack(found), lambda txn: txn.read("t", ["a"])):
-        txn = db.transaction(timeout=0.1)
+        txn = db.transaction(timeout=0.3)
         txn.send("t", LARGE if ahead else "first")
-        time.sleep(0.15)
+        time.sleep(0.35)
         with pytest.raises(TransactionExpired, match="timeout"):
             late(txn)
         assert txn.state == "ABORTED"
@@ -141,7 +141,7 @@ def test_after_its_timeout_a_transaction_takes_nothing_more_and_leaves_nothing(d
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_commit_that_comes_after_the_timeout_says_so(db: Database, ahead: bool) -> None:
     """Facts 11 and 50: expired, which others call not found."""
-    txn = db.transaction(timeout=0.05)
+    txn = db.transaction(timeout=0.3)
     txn.send("t", LARGE if ahead else "first")
     eventually(lambda: db.status()["transactions"]["expired"] == 1)
     for error in (TransactionExpired, InvalidTransactionState):
@@ -183,10 +183,10 @@ def test_whoever_has_the_id_may_end_it(owner: Database, db: Database) -> None:
 @pytest.mark.parametrize("end", ["commit", "abort"])
 def test_what_has_ended_does_not_time_out(db: Database, end: str) -> None:
     """Fact 57."""
-    txn = db.transaction(timeout=0.2)
+    txn = db.transaction(timeout=0.4)
     txn.send("t", LARGE)
     first = getattr(txn, end)()
-    time.sleep(0.4)
+    time.sleep(0.6)
     assert getattr(txn, end)() == first
     assert txn.state == ("COMMITTED" if end == "commit" else "ABORTED")
     assert db.status()["transactions"]["expired"] == 0

@@ -251,7 +251,7 @@ def test_every_transaction_that_nobody_ends_is_ended_at_its_timeout(topics: Hous
 
 def test_a_transaction_times_out_although_its_owner_was_replaced_and_not_before(topics: House) -> None:
     """Facts 13 and 57: a restart neither prolongs nor forgets a timeout; what has ended does not time out."""
-    late, done = topics.engine.begin(timeout_ms=700), topics.engine.begin(timeout_ms=700)
+    late, done = topics.engine.begin(timeout_ms=2_000), topics.engine.begin(timeout_ms=2_000)
     topics.write_ahead(late, "t", "never")
     at = topics.engine.commit(done, topics.writes("t", [1, 2, 3]))
     deadline_ms = known(topics)[late].deadline_ms
