@@ -30,6 +30,7 @@ from tidegate.errors import (
     TransactionNotFound,
     Unavailable,
 )
+from tidegate.topics.catalog import Topic
 from tidegate.topics.routing import key_hash
 from tidegate.txn.coordinator_table import TIMEOUT
 from tidegate.txn.txn_id import TxnId
@@ -80,33 +81,47 @@ class Transaction:
         Raises: `NotFound`, `InvalidArgument`, `LimitExceeded`: it goes on without the message; `TransactionAborted`
         when messages had to be written ahead and it was ended from outside.
         """
+        if self._add(self._database.topic(topic), value, key, headers):
+            self._write_ahead()
+
+    async def send_async(
+        self, topic: str, value: Any, *, key: Key | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """`send` for asyncio: the event loop goes on while messages are written ahead."""
         database = self._database
-        found = database.topic(topic)
+        found = database.topic(topic) if database.backend.is_owner else await asyncio.to_thread(database.topic, topic)
+        if self._add(found, value, key, headers):
+            # Cancelled, it is written all the same: the message was taken, and its end waits for it.
+            await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(self._write_ahead)))
+
+    def _add(self, topic: Topic, value: Any, key: Key | None, headers: Mapping[str, str] | None) -> bool:
+        """Keep a message; whether it has become so much that `_write_ahead` has to follow."""
+        database = self._database
         limits = database.limits
         with self._changed:
             self._check_open("send")
             if self._outgoing is None:
                 self._outgoing = Outgoing(database.channels, limits)
-            self._outgoing.add(found, value, key=key, headers=headers, turn=database.next_turn())
+            self._outgoing.add(topic, value, key=key, headers=headers, turn=database.next_turn())
             if self._outgoing.nbytes <= limits.buffer_bytes:
-                return
+                return False
             self._begin_call()
-        try:
-            self._write_ahead()
-        finally:
-            self._end_call()
+            return True
 
     def _write_ahead(self) -> None:
-        with self._writing_ahead:
-            with self._changed:
-                ahead = self._outgoing.take() if self._outgoing is not None else {}
-            if not ahead:
-                return  # Another thread took it along.
-            try:
-                self._database.for_transaction(self, lambda: self._database.backend.write_ahead(self.id, ahead))
-            except BaseException as error:
-                self._failed = error  # Messages are missing whose senders were told that all is well.
-                raise
+        try:
+            with self._writing_ahead:
+                with self._changed:
+                    ahead = self._outgoing.take() if self._outgoing is not None else {}
+                if not ahead:
+                    return  # Another thread took it along.
+                try:
+                    self._database.for_transaction(self, lambda: self._database.backend.write_ahead(self.id, ahead))
+                except BaseException as error:
+                    self._failed = error  # Messages are missing whose senders were told that all is well.
+                    raise
+        finally:
+            self._end_call()
 
     def ack(self, messages: Received | Sequence[Received]) -> None:
         """Acknowledge messages if the transaction commits. Nobody else gets or acknowledges them meanwhile.
