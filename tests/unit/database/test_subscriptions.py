@@ -403,6 +403,8 @@ def test_the_log_is_kept_for_what_is_not_acknowledged_and_let_go_after(open_hous
     house = open_house(channels=2, snapshot_records=5)
     house.topic("t", shards=2)
     sub = house.subscribe("t")
+    pins = [house.engine.log.pins(each) for each in house.engine.channels]
+    assert all("unread subscription/1.t/s" in each for each in pins), "kept from the first moment on"
     house.send("t", *[b"x" * 8000] * 60)
 
     def removed() -> list[int]:
