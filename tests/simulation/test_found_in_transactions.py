@@ -146,13 +146,13 @@ def test_a_commit_that_failed_is_checked_again_when_it_is_tried_again():
     """Seeds 25 and 61: what it had read was forgotten with the first attempt, and an update was lost."""
     machine = Machine()
     id = machine.begin()
-    at = machine.transactions.note_read(id, [KEY])
+    machine.transactions.note_read(id, [KEY])
     machine.failing[("write", SYSTEM)] = 1
     with pytest.raises(StorageFailed):
-        machine.commit(id, "c0", "c1", keys=[KEY], read_at=at)
+        machine.commit(id, "c0", "c1", keys=[KEY])
     machine.commit(machine.begin(), "c0", keys=[KEY])
     with pytest.raises(Conflict):
-        machine.commit(id, "c0", "c1", keys=[KEY], read_at=at)
+        machine.commit(id, "c0", "c1", keys=[KEY])
 
 
 def test_a_conflict_whose_abort_failed_stays_a_conflict():

@@ -19,7 +19,8 @@ def test_every_promise_holds_under_faults(first):
     for seed in range(first, first + CHUNK):
         outcome = simulate(seed)
         assert outcome.violation is None, (
-            f"{outcome.violation}\nreplay: tidegate simulate --seed {seed} --trace\n" + "\n".join(outcome.trace[-40:])
+            f"{outcome.violation}\nreplay: tidegate simulate --world log --seed {seed} --trace\n"
+            + "\n".join(outcome.trace[-40:])
         )
 
 
@@ -108,6 +109,16 @@ def test_a_failing_run_prints_the_command_that_replays_it():
     assert again.exit_code == 1
     assert "BROKEN" in again.output
     assert "the same twice" in again.output
+
+
+def test_a_seed_alone_names_its_world_and_a_bug_belongs_to_one():
+    """Even seeds play the log, odd ones transactions: so the printed command needs no world."""
+    command_line = ["--seed", "1", "--steps", "60"]
+    assert CliRunner().invoke(command, command_line).output == (
+        CliRunner().invoke(command, [*command_line, "--world", "transactions"]).output
+    )
+    wrong = ["--seed", "1", "--world", "log", "--bug", "no-hold-during-commit"]
+    assert CliRunner().invoke(command, wrong).exit_code == 2
 
 
 def test_seed_and_seeds_together_are_wrong_usage():
