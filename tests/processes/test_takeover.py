@@ -147,9 +147,9 @@ def test_every_client_knows_what_became_of_what_it_had_under_way_when_the_owner_
             ended.append(victim)
             # One of the others becomes the owner, and the rest go on: each is told something new.
             before = {each: len(each.lines) for each in running}
-            eventually(lambda: owner_pid(path) != owner, 30, "another owner")
-            for each in running:
-                eventually(lambda each=each: len(each.lines) > before[each] + 10, 30, f"answers for {each.pid}")
+            eventually(lambda owner=owner: owner_pid(path) != owner, 30, "another owner")
+            for each, had in before.items():
+                eventually(lambda each=each, had=had: len(each.lines) > had + 10, 30, f"answers for {each.pid}")
             terms.append(term_of(path))
             running.append(Child(CLIENT, path, f"s{seed}c{number}", stop, errors=tmp_path / f"{number}.txt"))
             number += 1

@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 _FILE: Final = "owner.json"
 _SOCKET: Final = "owner.sock"
+_SCHEME: Final = "grpc+unix://"
+_PREFIX: Final = "tidegate-"
 _PATH_MAX: Final = 100
 """Bytes in the path of a Unix socket, with some to spare."""
 
@@ -22,18 +25,20 @@ class Address:
     """One owner's place to listen."""
 
     def __init__(self, directory: Path) -> None:
+        """Ordering: this process owns the database, so whoever listened before is gone."""
         self._directory = directory
         self._private: str | None = None
+        self._remove_left_behind()
         path = directory.absolute() / _SOCKET
         if len(os.fsencode(path)) > _PATH_MAX:
-            self._private = tempfile.mkdtemp(prefix="tidegate-")  # Readable by this user only.
+            self._private = tempfile.mkdtemp(prefix=_PREFIX)  # Readable by this user only.
             path = Path(self._private) / _SOCKET
         self.path: Final = path
         self.path.unlink(missing_ok=True)
 
     @property
     def location(self) -> str:
-        return f"grpc+unix://{self.path}"
+        return f"{_SCHEME}{self.path}"
 
     def publish(self) -> None:
         """Let others find it. Ordering: the socket exists."""
@@ -42,6 +47,18 @@ class Address:
         temporary.write_text(json.dumps({"location": self.location, "pid": os.getpid()}))
         temporary.chmod(0o600)
         temporary.replace(self._directory / _FILE)
+
+    def _remove_left_behind(self) -> None:
+        """An owner that was killed leaves its private directory behind."""
+        found = find(self._directory)
+        if found is None:
+            return
+        path = Path(found.removeprefix(_SCHEME))
+        private = path.parent
+        if private.parent == Path(tempfile.gettempdir()) and private.name.startswith(_PREFIX) and path.name == _SOCKET:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+                private.rmdir()
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
