@@ -136,15 +136,15 @@ class SubAuditor(TxnAuditor):
             if self._by_timestamp.get(at) not in self._consumes:
                 raise Violation(f"once: something is acknowledged at {at}, and no deed that consumes is there")
         for number, consumed in self._consumes.items():
-            at = self._deeds[number].at
-            if at is None:
+            when = self._deeds[number].at
+            if when is None:
                 continue
-            there = set(self._acked_at.get(at, ()))
-            for upto in self._upto_at.get(at, ()):
+            there = set(self._acked_at.get(when, ()))
+            for upto in self._upto_at.get(when, ()):
                 there |= {id for id in consumed.ids if id.shard == upto.shard and id <= upto}
             if there != consumed.ids:
                 raise Violation(
-                    f"once: deed {number} at {at} consumes {sorted(consumed.ids)}, and acknowledges {sorted(there)}"
+                    f"once: deed {number} at {when} consumes {sorted(consumed.ids)}, and acknowledges {sorted(there)}"
                 )
         if left := self.unconsumed():
             raise Violation(f"lost: nobody has consumed {left}")

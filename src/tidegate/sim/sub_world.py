@@ -5,6 +5,7 @@ In the end, when the faults have stopped, everything that was sent to the topic 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -30,10 +31,12 @@ class SubWorld(TxnWorld):
     def __init__(self, seed: int, *, steps: int = 2000, keep_trace: bool = False) -> None:
         super().__init__(seed, steps=steps, keep_trace=keep_trace)
         rng = self.rng
+        self.plan = self.plan.milder(rng.choice((0.05, 0.3, 0.6)))  # To consume takes many requests.
         kinds: tuple[Kind, ...] = ("shared", "exclusive", "failover")
         kind = rng.choice(kinds)
         cumulative = kind != "shared" and rng.random() < 0.7
         before = {name: getattr(self.settings, name) for name in self.settings.__dataclass_fields__}
+        before["log"] = replace(self.settings.log, segment_bytes=rng.choice((32 << 10, 256 << 10)))
         self.settings = SubSettings(**before, kind=kind, buffer=rng.choice((3, 10, 1000)))
         self.auditor = SubAuditor(DATA, TOPIC, subscription_of(kind))
         inputs = [InputClient(f"k{at}", **self._ports()) for at in range(INPUTS)]

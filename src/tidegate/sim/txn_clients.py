@@ -29,9 +29,6 @@ Script = Iterator[None]
 class TxnClient:
     """One client, with one transaction at a time."""
 
-    vchannels: tuple[str, ...] = VCHANNELS
-    """Where it writes."""
-
     def __init__(
         self,
         name: str,
@@ -111,12 +108,16 @@ class TxnClient:
 
     # What clients do
 
+    def _place(self, channel: str) -> str:  # noqa: ARG002
+        """A virtual channel of a channel, to write to."""
+        return self._rng.choice(VCHANNELS)
+
     def _write_plain(self) -> Script:
         rng = self._rng
         channel = rng.choice(self._channels)
         deed = self._auditor.wanted({channel: 1})
         exclusive = rng.random() < 0.1
-        line = Line(rng.choice(self.vchannels), (_text(channel, deed, 0, rng),), exclusive=exclusive)
+        line = Line(self._place(channel), (_text(channel, deed, 0, rng),), exclusive=exclusive)
         self._auditor.asked(deed)
         # Asked once: a repeated plain append is another message. (Producers of topics have sequence numbers.)
         yield from self._ask("plain", tries=1, deed=deed, channel=channel, line=line)
@@ -187,7 +188,7 @@ class TxnClient:
             while index < count:
                 size = rng.randrange(1, count - index + 1)
                 texts = tuple(_text(channel, deed, at, rng) for at in range(index, index + size))
-                line = Line(rng.choice(self.vchannels), texts, as_rows=rng.random() < 0.3)
+                line = Line(self._place(channel), texts, as_rows=rng.random() < 0.3)
                 if rng.random() < part and not rest.get(channel):
                     ahead.append((channel, [line]))
                 else:
