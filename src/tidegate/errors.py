@@ -44,8 +44,8 @@ class InvalidArgument(TidegateError, ValueError):
 class LimitExceeded(InvalidArgument):
     """A size or count is above a configured limit."""
 
-    def __init__(self, what: str, value: int, limit: int, setting: str) -> None:
-        super().__init__(f"{what} is {value:,}, above the limit of {limit:,}; raise `{setting}` or send less")
+    def __init__(self, what: str, value: int, limit: int, setting: str, *, instead: str = "send less") -> None:
+        super().__init__(f"{what} is {value:,}, above the limit of {limit:,}; raise `{setting}` or {instead}")
         self.value = value
         self.limit = limit
         self.setting = setting

@@ -17,7 +17,7 @@ from tidegate.database.journal import Journal
 from tidegate.database.sub_dead_letters import move_dead_letters
 from tidegate.database.sub_feed import pin_name
 from tidegate.database.sub_host import SubscriptionHost
-from tidegate.errors import Closed, InvalidArgument, LeaseLost, NotFound, TidegateError
+from tidegate.errors import Closed, InvalidArgument, LeaseLost, NotFound, StorageFailed, TidegateError
 from tidegate.runtime.steps import run
 from tidegate.topics.catalog import Change, Kind, Start, Subscription, SubscriptionDropped, TopicDropped
 
@@ -129,7 +129,12 @@ class Subscriptions:
         if self._is_closed:
             raise Closed(f"the database at {self._engine.path} was closed; open it again")
         topic = self._engine.catalog.topic(subscription.topic)
-        host = SubscriptionHost(self._engine, topic, subscription, monotonic=self._monotonic)
+        try:
+            host = SubscriptionHost(self._engine, topic, subscription, monotonic=self._monotonic)
+        except OSError as error:
+            raise StorageFailed(
+                f"subscription {subscription.name!r} on {topic.name!r} could not be read back: {error}; check the disk"
+            ) from error
         self._hosts[subscription.vchannel] = host
         return host
 

@@ -207,7 +207,7 @@ class Producers:
         if first > top:
             raise InvalidArgument(
                 f"{self._about(name)} sends {_span(first, last)} after {top}; {top + 1} is next:"
-                f" send what is missing first, or open the producer with strict=False"
+                f" send what is missing first"
             )
         raise InvalidArgument(
             f"{self._about(name)} sends {_span(first, last)}, of which some were sent before (up to {top}) and some"

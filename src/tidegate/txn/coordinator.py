@@ -72,14 +72,18 @@ class Coordinator(TransactionTable):
             raise InvalidArgument(f"the timeout of a transaction is at least 1 ms, not {timeout_ms}")
         if timeout_ms > settings.timeout_max_ms:
             raise LimitExceeded(
-                "the transaction's timeout in ms", timeout_ms, settings.timeout_max_ms, "timeout_max_ms"
+                "the transaction's timeout in ms",
+                timeout_ms,
+                settings.timeout_max_ms,
+                "transaction_timeout_max_ms",
+                instead="ask for less",
             )
         if len(client) > _TEXT_MAX:
             raise InvalidArgument(f"a client's name has at most {_TEXT_MAX} characters, not {len(client)}")
         if len(self._live) >= settings.active_max:
             raise Backpressure(
                 f"coordinator {self.coordinator} has {len(self._live):,} transactions under way, as many as"
-                f" `active_max` allows; end some, or try again later"
+                f" `transactions_max` allows; end some, or try again later"
             )
         if counter <= self._largest:
             raise InvariantBroken(

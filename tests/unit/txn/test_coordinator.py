@@ -114,7 +114,7 @@ def test_a_timeout_is_at_least_a_millisecond_and_at_most_the_configured_maximum(
     assert tc.begin(2, NOW, timeout_ms=900_000).deadline_ms == NOW + 900_000
     with pytest.raises(LimitExceeded, match="timeout_max_ms") as caught:
         tc.begin(3, NOW, timeout_ms=900_001)
-    assert (caught.value.value, caught.value.limit, caught.value.setting) == (900_001, 900_000, "timeout_max_ms")
+    assert (caught.value.value, caught.value.limit, caught.value.setting) == (900_001, 900_000, "transaction_timeout_max_ms")
     with pytest.raises(InvalidArgument, match="at least 1 ms"):
         tc.begin(3, NOW, timeout_ms=0)
     assert tc.begin(3, NOW).id.counter == 3, "a refused begin uses no counter up"
@@ -125,7 +125,7 @@ def test_too_many_transactions_under_way_are_refused_until_one_ends() -> None:
     tc = coordinator(active_max=2)
     first = tc.begin(1, NOW)
     committing(tc, 2)
-    with pytest.raises(Backpressure, match="`active_max`"):
+    with pytest.raises(Backpressure, match="`transactions_max`"):
         tc.begin(3, NOW)
     tc.abort_unlogged(first.id, "", NOW)
     tc.begin(3, NOW)
