@@ -200,18 +200,6 @@ def abort_after_committing() -> Iterator[None]:
 
 
 @_bug
-def reading_at_another_owner_is_not_checked() -> Iterator[None]:
-    """An owner commits what was read before it took over, though it does not know what was."""
-    original = Transactions._commit
-
-    def commit(self: Transactions, entry: Any, writes: Any, keys: Any, read_at: Any) -> Steps[Timestamp]:  # noqa: ARG001
-        return (yield from original(self, entry, writes, keys, None))
-
-    with replaced(Transactions, "_commit", commit):
-        yield
-
-
-@_bug
 def large_commit_is_written_twice() -> Iterator[None]:
     """What a commit wrote ahead of itself is written once more when the commit is repeated."""
     original = LiveTransactions._write_ahead
