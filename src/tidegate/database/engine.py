@@ -42,6 +42,7 @@ _logger = logging.getLogger("tidegate.database")
 SYSTEM: Final = "system"
 _SHAPE: Final = "database/shape"
 _LOOK_EVERY_S: Final = 0.05
+_READ_S: Final = 10.0
 
 
 class Engine:
@@ -227,11 +228,14 @@ class Engine:
         if found is not None:
             return found
         raw = id.to_bytes16()
+        now = self.log.allocate(1)
+        self.wait_until_visible(now)
         for name in channels:
-            writer = self.log.channel(name, create=False)
-            tick = writer.latest_tick.time_tick
             with self.log.transaction_reader(name, after=Timestamp(id.counter - 1)) as reader:
-                while reader.after < tick and (delivery := reader.read(10.0)) is not None:
+                while reader.after < now:
+                    delivery = reader.read(_READ_S)
+                    if delivery is None:
+                        raise WaitTimeout(f"channel {name!r} was not read up to {now} in {_READ_S} s; ask again")
                     for batch in delivery.batches:
                         at = batch.index_of_txn(raw)
                         if at is not None:

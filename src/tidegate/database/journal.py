@@ -11,7 +11,7 @@ from threading import Condition
 from typing import Final
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.errors import Truncated
+from tidegate.errors import Truncated, WaitTimeout
 from tidegate.log.message import NO_POSITION, Message, MessageType, Position
 from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.log import Log
@@ -20,6 +20,7 @@ from tidegate.runtime.steps import Request
 
 _SNAPSHOT: Final = b"\1"
 _RECORD: Final = b"\0"
+_READ_S: Final = 10.0
 _PIN: Final = "journal "
 
 
@@ -68,7 +69,13 @@ class Journal:
         with self._log.transaction_reader(
             self.channel, position=start, after=since, vchannels=frozenset({self.vchannel})
         ) as reader:
-            while reader.after < last and (delivery := reader.read(10.0)) is not None:
+            while reader.after < last:
+                delivery = reader.read(_READ_S)
+                if delivery is None:
+                    raise WaitTimeout(
+                        f"the records of {self.vchannel!r} could not be read back up to {last} within {_READ_S} s;"
+                        f" try again"
+                    )
                 for message in delivery.messages():
                     if message.vchannel != self.vchannel:
                         continue

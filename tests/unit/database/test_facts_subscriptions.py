@@ -12,7 +12,7 @@ import tidegate
 from engine_rig import House
 from helpers import BROKEN, FailingFiles
 from tidegate import Database, DatabaseSettings, LogSettings
-from tidegate.errors import Conflict, InvalidArgument
+from tidegate.errors import Conflict, InvalidArgument, StorageFailed
 from tidegate.runtime import log as log_module
 from tidegate.stores.local_files import LocalFiles
 
@@ -98,7 +98,7 @@ def test_a_subscription_whose_state_could_not_be_read_can_be_opened_later(
     house.restart()
     disk = disks[str(house.engine.path / "log")]
     before = disk.count("read")
-    with disk.failing(BROKEN, "read", only="data-"), pytest.raises(OSError, match="Input/output error"):
+    with disk.failing(BROKEN, "read", only="data-"), pytest.raises(StorageFailed, match="Input/output error"):
         house.subscribe("t")
     assert disk.count("read") > before
     sub = house.subscribe("t")
