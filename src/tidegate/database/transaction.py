@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from threading import Condition, Lock
+from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from tidegate.errors import (
     TransactionNotFound,
     Unavailable,
 )
+from tidegate.runtime.steps import Gate
 from tidegate.topics.catalog import Topic
 from tidegate.topics.routing import key_hash
 from tidegate.txn.coordinator_table import TIMEOUT
@@ -44,8 +45,8 @@ class Transaction:
     """One transaction. Its calls may come from several threads; its end comes once."""
 
     __slots__ = (
-        "_changed", "_database", "_deadline_s", "_failed", "_outgoing", "_under_way", "_used_owner", "_writing_ahead",
-        "commit_timestamp", "id", "life", "read_at", "state", "timeout_ms",
+        "_database", "_deadline_s", "_failed", "_idle", "_lock", "_outgoing", "_under_way", "_used_owner",
+        "_writing_ahead", "commit_timestamp", "id", "life", "read_at", "state", "timeout_ms",
     )  # fmt: skip
 
     def __init__(self, database: Database, id: TxnId, timeout_ms: int | None, life: int) -> None:
@@ -53,11 +54,13 @@ class Transaction:
         self.timeout_ms = timeout_ms
         self.life = life
         """Which connection to an owner it began in."""
-        self._changed = Condition(Lock())
+        self._lock = Lock()
         """Covers all below."""
         self._under_way = 0
         """Calls to the owner that belong to it; its end waits for them."""
-        self._writing_ahead = Lock()
+        self._idle: Gate | None = None
+        """Opened when none is under way any more, if somebody waits for that."""
+        self._writing_ahead: Lock | None = None
         """Held by the one thread that writes ahead, so that messages are written in the order they were sent."""
         limits = database.limits
         self._deadline_s = time.monotonic() + (limits.timeout_ms if timeout_ms is None else timeout_ms) / 1000
@@ -98,7 +101,7 @@ class Transaction:
         """Keep a message; whether it has become so much that `_write_ahead` has to follow."""
         database = self._database
         limits = database.limits
-        with self._changed:
+        with self._lock:
             self._check_open("send")
             if self._outgoing is None:
                 self._outgoing = Outgoing(database.channels, limits)
@@ -110,8 +113,11 @@ class Transaction:
 
     def _write_ahead(self) -> None:
         try:
+            with self._lock:
+                if self._writing_ahead is None:
+                    self._writing_ahead = Lock()
             with self._writing_ahead:
-                with self._changed:
+                with self._lock:
                     ahead = self._outgoing.take() if self._outgoing is not None else {}
                 if not ahead:
                     return  # Another thread took it along.
@@ -136,7 +142,7 @@ class Transaction:
 
     def _ack(self, messages: Sequence[Received], *, cumulative: bool) -> None:
         found = by_consumer(messages)
-        with self._changed:
+        with self._lock:
             self._check_open("acknowledge")
             self._begin_call()
         try:
@@ -156,7 +162,7 @@ class Transaction:
         Returns the Timestamp as of which it reads, the same for all its reads.
         """
         hashes = [key_hash(table, key) for key in keys]
-        with self._changed:
+        with self._lock:
             self._check_open("read")
             self._begin_call()
         try:
@@ -208,12 +214,16 @@ class Transaction:
         return ({}, ()) if outgoing is None else (outgoing.writes(), outgoing.hashes)
 
     def _prepare_commit(self) -> None:
-        with self._changed:
+        with self._lock:
             if self.state != "COMMITTING":
                 self._check_open("commit")
             self.state = "COMMITTING"  # From here on nothing is added to it.
-            self._changed.wait_for(lambda: not self._under_way)
-            failed = self._failed
+            if self._under_way and self._idle is None:
+                self._idle = Gate()
+            idle = self._idle
+        if idle is not None:
+            idle.wait()
+        failed = self._failed
         if failed is not None:
             self.abort()
             raise TransactionAborted(
@@ -245,7 +255,7 @@ class Transaction:
 
         Raises: `InvalidTransactionState` when it is committed, also by a commit whose answer was lost.
         """
-        with self._changed:
+        with self._lock:
             if self.state == "ABORTED":
                 return
             tried = self.state == "COMMITTING"
@@ -324,14 +334,16 @@ class Transaction:
     # -- inside ----------------------------------------------------------------------------------------------
 
     def _begin_call(self) -> None:
-        """Ordering: under `_changed`, and `_end_call` follows."""
+        """Ordering: under the lock, and `_end_call` follows."""
         self._used_owner = True
         self._under_way += 1
 
     def _end_call(self) -> None:
-        with self._changed:
+        with self._lock:
             self._under_way -= 1
-            self._changed.notify_all()
+            idle, self._idle = (None, self._idle) if self._under_way else (self._idle, None)
+        if idle is not None:
+            idle.open()
 
     def _check_open(self, what: str) -> None:
         if self.state == "OPEN" and self.is_late and what != "commit":  # For that the owner's word counts.
