@@ -15,6 +15,7 @@ import tidegate
 from children import Child, owner_pid
 from helpers import eventually
 from tidegate import DatabaseSettings, LogSettings
+from tidegate.database.remote.client import Disconnected
 from tidegate.topics.value import decode
 
 SETTINGS = """DatabaseSettings(
@@ -114,6 +115,8 @@ def everything(path):
         with log.transaction_reader(f"data-{number}") as reader:
             while (delivery := reader.poll()) is not None:
                 for message in delivery.messages():
+                    if not message.vchannel.startswith("topic/"):
+                        continue
                     value = decode(message.body).value
                     found.append((value["id"], value["part"], value["of"], int(message.time_tick), number))
     return found
@@ -183,6 +186,81 @@ def test_every_client_knows_what_became_of_what_it_had_under_way_when_the_owner_
     assert told["did"] > 50 and told["refused"] > 5, told
     # Nobody is left in the dark: an owner that dies does not make an outcome unknown to a client that lives.
     assert not told["unknown"], told
+
+
+OWNER = f"""
+import sys, time
+import tidegate
+from tidegate import DatabaseSettings, LogSettings
+
+db = tidegate.open(sys.argv[1], settings={SETTINGS.replace("tick_interval_ms=20", "tick_interval_ms=60_000")})
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("what", ["one channel", "many channels", "ahead", "send", "producer", "acknowledgement"])
+def test_whoever_misses_the_answer_because_the_owner_died_gets_it_from_the_next(tmp_path, monkeypatch, what, when):
+    """The owner dies just before it hears of the commit, or just after it has carried it out and before any tick."""
+    path = tmp_path / "t.tide"
+    create(path)
+    owner = Child(OWNER, path, errors=tmp_path / "owner.txt").wait_ready()
+    try:
+        with tidegate.open(path, settings=eval(SETTINGS)) as db:
+            assert not db.is_owner
+            producer = db.producer("one", "p")
+            consumer = db.subscribe("one", "s")
+            db.send("one", {"id": "first", "part": 0, "of": 1})
+            backend = db.backend
+            answers = []
+
+            def lost(call):
+                def then(*arguments):
+                    if when == "after":
+                        answers.append(call(*arguments))
+                    owner.kill()
+                    raise Disconnected("the owner died")
+
+                return then
+
+            value = {"id": "x", "part": 0, "of": 1}
+            txn = db.transaction()
+            if what == "one channel":
+                txn.send("one", value)
+            elif what == "many channels":
+                for part in range(5):
+                    txn.send("many", {"id": "x", "part": part, "of": 5}, key=part)
+            elif what == "ahead":
+                for part in range(9):
+                    txn.send("many", {"id": "x", "part": part, "of": 9, "fill": "x" * 5_000}, key=part)
+            elif what == "acknowledgement":
+                message = consumer.receive(10)
+                txn.send("many", value)
+                txn.ack(message)
+            monkeypatch.setattr(backend, "commit", lost(backend.commit))
+            monkeypatch.setattr(backend, "produce", lost(backend.produce))
+            if what == "send":
+                found = db.send("one", value).timestamp
+            elif what == "producer":
+                done = producer.send(value)
+                assert done.duplicate == (when == "after")
+                found = done.timestamp
+                assert producer.send(value, sequence=0).duplicate
+            else:
+                found = txn.commit()
+            assert db.is_owner
+            if when == "after":
+                assert answers and found == (answers[0][0] if what == "producer" else answers[0])
+            if what == "acknowledgement":
+                assert consumer.receive(0.3) is None, "acknowledged once and for all"
+            db.engine.wait_until_visible(db.engine.log.allocate(1))
+            places = Counter(timestamp for id, _, _, timestamp, _ in everything(path) if id == "x")
+            assert places == {int(found): {"many channels": 5, "ahead": 9}.get(what, 1)}
+    finally:
+        owner.kill()
 
 
 @pytest.mark.slow

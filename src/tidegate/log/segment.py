@@ -152,12 +152,12 @@ def _entry_intact(raw: memoryview, at: int) -> bool:
 
 def seek_position(index: Index, position: int) -> int:
     """The entry to start at so that no message at or above `position` is missed; -1 for the very start."""
-    return int(np.searchsorted(index["position_before"], position, side="left")) - 1
+    return int(np.searchsorted(index["position_before"], np.uint64(position), side="left")) - 1
 
 
 def seek_time(index: Index, time_tick: int) -> int:
     """The entry to start at so that no message above `time_tick` is missed; -1 for the very start."""
-    return int(np.searchsorted(index["time_tick_before"], time_tick, side="right")) - 1
+    return int(np.searchsorted(index["time_tick_before"], np.uint64(time_tick), side="right")) - 1
 
 
 class SegmentId(NamedTuple):
