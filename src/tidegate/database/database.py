@@ -90,6 +90,8 @@ class Database:
         """Why the last time there was none."""
         self._turns = count()
         self._topics: dict[str, Topic] = {}
+        self._topics_as_of = -1
+        """The version of the catalog they were looked up in, where that is known."""
         self._consumers: list[Consumer] = []
         self.last_seen = Timestamp.ZERO
         """The newest Timestamp this client knows to be visible."""
@@ -206,8 +208,12 @@ class Database:
 
         Raises: `NotFound`.
         """
+        backend = self.backend
+        if isinstance(backend, LocalBackend) and backend.engine.catalog.version != self._topics_as_of:
+            self._topics_as_of = backend.engine.catalog.version
+            self._topics = {}
         found = self._topics.get(name)
-        if found is None or fresh or self.backend.is_owner:
+        if found is None or fresh:
             found = self._topics[name] = self.again(lambda: self.backend.topic(name))
         return found
 

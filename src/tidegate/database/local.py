@@ -31,6 +31,7 @@ class LocalBackend:
     def __init__(self, engine: Engine, client: str = OWNER) -> None:
         self.engine = engine
         self._client = client
+        self._limits: Limits | None = None
 
     @property
     def is_owner(self) -> bool:
@@ -42,15 +43,17 @@ class LocalBackend:
 
     @property
     def limits(self) -> Limits:
-        settings = self.engine.settings
-        log = settings.log
-        return Limits(
-            settings.transaction_buffer_bytes,
-            log.message_bytes_max,
-            log.batch_rows_max,
-            log.block_bytes_max,
-            settings.transaction_timeout_ms,
-        )
+        if self._limits is None:
+            settings = self.engine.settings
+            log = settings.log
+            self._limits = Limits(
+                settings.transaction_buffer_bytes,
+                log.message_bytes_max,
+                log.batch_rows_max,
+                log.block_bytes_max,
+                settings.transaction_timeout_ms,
+            )
+        return self._limits
 
     def topic(self, name: str) -> Topic:
         return self.engine.topic(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,9 @@ from tidegate.topics.value import encode
 Key = str | bytes | int
 
 
+_PLAIN: Final = (dict, bytes, str, list)
+
+
 class Outgoing:
     """What a transaction, or a single send, will write. Not thread-safe."""
 
@@ -29,8 +32,8 @@ class Outgoing:
         self._channels = channels
         self._limits = limits or Limits()
         self._pieces: list[tuple[int, str, MessageType, list[bytes] | pa.RecordBatch]] = []
-        self._last: dict[str, int] = {}
-        """Where the newest messages of a virtual channel stand in `_pieces`."""
+        self._last: dict[tuple[int, int], int] = {}
+        """Where the newest messages of a topic's shard stand in `_pieces`."""
         self._hashes: list[Callable[[], Sequence[int]]] = []
         self.nbytes = 0
 
@@ -51,11 +54,11 @@ class Outgoing:
         `key` names the column that holds the keys of Arrow rows. Without a key, `turn` chooses the shard.
         Raises: `InvalidArgument`, `LimitExceeded`, `NotFound`: nothing of it was added.
         """
-        if isinstance(value, pa.RecordBatch | pa.Table):
+        if type(value) not in _PLAIN and isinstance(value, pa.RecordBatch | pa.Table):
             return self._add_rows(topic, value, key, turn)
         body = encode(value, key, headers, bytes_max=self._limits.message_bytes)
-        shard = shard_of(key, topic.shards, turn=turn)
-        self._put(topic, shard, MessageType.INSERT, body)
+        shard = 0 if topic.shards == 1 else shard_of(key, topic.shards, turn=turn)
+        self._put_body(topic, shard, body)
         if key is not None:
             self._hashes.append(lambda: (key_hash(topic.name, key),))
         return 1
@@ -79,7 +82,8 @@ class Outgoing:
                 parts.append((shard, batch if alone else batch.take(pa.array(np.flatnonzero(shards == shard)))))
             hashes.append(partial(_hashes_of, topic.name, batch.column(key)))
         for shard, part in parts:  # All of them or none.
-            self._put(topic, shard, MessageType.INSERT, part)
+            self.nbytes += part.nbytes
+            self._put(topic, shard, part)
         self._hashes.extend(hashes)
         return int(rows.num_rows)
 
@@ -92,22 +96,20 @@ class Outgoing:
         if batch.nbytes > limits.batch_bytes:
             raise LimitExceeded("the size of an Arrow batch", batch.nbytes, limits.batch_bytes, "block_bytes_max")
 
-    def _put(self, topic: Topic, shard: int, kind: MessageType, payload: bytes | pa.RecordBatch) -> None:
-        vchannel = topic.vchannel(shard)
-        if isinstance(payload, bytes):
-            self.nbytes += len(payload) + 32
-            at = self._last.get(vchannel)
-            if at is not None:
-                _, _, last, bodies = self._pieces[at]
-                if last is kind and isinstance(bodies, list):
-                    bodies.append(payload)
-                    return
-            self._last[vchannel] = len(self._pieces)
-            self._pieces.append((place(topic.id, shard, self._channels), vchannel, kind, [payload]))
-            return
-        self.nbytes += payload.nbytes
-        self._last[vchannel] = len(self._pieces)
-        self._pieces.append((place(topic.id, shard, self._channels), vchannel, kind, payload))
+    def _put_body(self, topic: Topic, shard: int, body: bytes) -> None:
+        self.nbytes += len(body) + 32
+        at = self._last.get((topic.id, shard))
+        if at is not None:
+            payload = self._pieces[at][3]
+            if type(payload) is list:
+                payload.append(body)
+                return
+        self._put(topic, shard, [body])
+
+    def _put(self, topic: Topic, shard: int, payload: list[bytes] | pa.RecordBatch) -> None:
+        self._last[topic.id, shard] = len(self._pieces)
+        channel = place(topic.id, shard, self._channels)
+        self._pieces.append((channel, topic.vchannel(shard), MessageType.INSERT, payload))
 
     def writes(self) -> dict[str, list[Piece]]:
         """The messages by channel, in order within each virtual channel."""

@@ -346,7 +346,8 @@ class Transaction:
             idle.open()
 
     def _check_open(self, what: str) -> None:
-        if self.state == "OPEN" and self.is_late and what != "commit":  # For that the owner's word counts.
+        # For a commit the owner's word counts.
+        if self.state == "OPEN" and what != "commit" and time.monotonic() > self._deadline_s:
             self._let_go()
             raise TransactionExpired(
                 f"transaction {self.id} cannot {what} after its timeout; run it again, with a longer timeout if it"

@@ -114,7 +114,8 @@ def test_a_timeout_is_at_least_a_millisecond_and_at_most_the_configured_maximum(
     assert tc.begin(2, NOW, timeout_ms=900_000).deadline_ms == NOW + 900_000
     with pytest.raises(LimitExceeded, match="timeout_max_ms") as caught:
         tc.begin(3, NOW, timeout_ms=900_001)
-    assert (caught.value.value, caught.value.limit, caught.value.setting) == (900_001, 900_000, "transaction_timeout_max_ms")
+    found = caught.value
+    assert (found.value, found.limit, found.setting) == (900_001, 900_000, "transaction_timeout_max_ms")
     with pytest.raises(InvalidArgument, match="at least 1 ms"):
         tc.begin(3, NOW, timeout_ms=0)
     assert tc.begin(3, NOW).id.counter == 3, "a refused begin uses no counter up"
