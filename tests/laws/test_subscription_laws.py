@@ -166,8 +166,11 @@ class Twin:
             held = self.held_by_txn(each)
             if held is not None and held != by:
                 return Conflict
-            if held is None and not self.acking[each] and each not in self.given:
-                return InvalidArgument
+            if held is None and not self.acking[each]:
+                if each not in self.given:
+                    return InvalidArgument
+                if self.holder.get(each) is None:
+                    return Conflict  # It was given back, and nobody has processed it.
         return None
 
 

@@ -175,7 +175,8 @@ class ConsumerClient(TxnClient):
         if ending < 0.06:
             self._auditor.was_refused(deed)  # It stays open: nobody will ever ask for its commit.
             self._note("a consuming transaction is left open")
-            self._abandon("a consumer dies")
+            if rng.random() < 0.5:
+                self._abandon("a consumer dies")  # Otherwise it tries the same in another transaction.
         elif ending < 0.15:
             yield from self._give_up(id, deed)
             yield from self._start_over_if_connected()

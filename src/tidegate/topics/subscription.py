@@ -22,7 +22,7 @@ from tidegate.errors import Conflict, InvalidArgument, InvariantBroken
 from tidegate.topics import sub_records as records
 from tidegate.topics.message_id import MessageId
 from tidegate.topics.sub_delivery import Delivery
-from tidegate.topics.sub_entry import ACKING, DELIVERED, GONE, PENDING, READY, Change, Entry
+from tidegate.topics.sub_entry import ACKING, DELIVERED, GONE, PENDING, READY, WAITING, Change, Entry
 from tidegate.topics.sub_shard import Shard
 from tidegate.txn.txn_id import TxnId
 
@@ -76,15 +76,14 @@ class Subscription(Delivery):
         """Acknowledge everything in the message's shard up to it.
 
         Raises: `InvalidArgument` on a shared subscription; `Conflict` when it covers something that is pending in a
-        transaction; else as `ack`.
+        transaction, or was given back and waits to be delivered again; else as `ack`.
         """
         place = self._cumulative(consumer, id, None)
         found = place.between(None, id)
         for entry in found:
             if entry.state == PENDING:
                 raise self._conflict(entry.id, self._holder(entry), None)
-            if not entry.was_delivered:
-                raise self._unknown(entry.id)
+            self._check_in_hand(entry)
         if not found:
             return Change(None, (), cumulative=True, entries=[])
         self._reserve(found)
@@ -105,8 +104,7 @@ class Subscription(Delivery):
         for entry in found:
             if entry.txn is not None and entry.txn != txn:
                 raise self._conflict(entry.id, entry.txn, txn)
-            if not entry.was_delivered:
-                raise self._unknown(entry.id)
+            self._check_in_hand(entry)
         for entry in found:
             if entry.state not in (PENDING, ACKING):
                 self._hold(entry)
@@ -245,6 +243,19 @@ class Subscription(Delivery):
             # Acknowledged by itself in an earlier life. What lies before it has not been read again.
             raise self._unknown(id)
         return place
+
+    def _check_in_hand(self, entry: Entry) -> None:
+        """Everything up to a message covers only what was delivered, and is not to be delivered again.
+
+        What was given back, as by a transaction that was aborted, nobody has processed: it would be lost.
+        """
+        if not entry.was_delivered:
+            raise self._unknown(entry.id)
+        if entry.state in (READY, WAITING):
+            raise Conflict(
+                f"subscription {self.name!r}: message {entry.id} was given back and waits to be delivered again;"
+                f" receive it before acknowledging everything up to a later one"
+            )
 
     def _check_known(self, id: MessageId, txn: bytes | None) -> None:
         entry = self._entries.get(id)

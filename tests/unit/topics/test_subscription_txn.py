@@ -248,6 +248,22 @@ def test_after_an_aborted_cumulative_acknowledgement_all_come_again_in_order() -
     assert got(sub) == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("in_txn", [False, True])
+def test_a_cumulative_acknowledgement_never_covers_what_was_given_back(in_txn: bool) -> None:
+    """Found by simulation: another's transaction is aborted, and nobody has processed what it held."""
+    sub = opened("exclusive", 5)
+    hold_upto(sub, T1, 3)
+    sub.end_txn(T1, committed=False)
+
+    def upto(n: int) -> None:
+        sub.confirm(sub.ack_cumulative_in_txn("a", m(n), T2) if in_txn else sub.ack_cumulative("a", m(n)))
+
+    with pytest.raises(Conflict, match="0:1001:1 was given back and waits to be delivered again"):
+        upto(5)
+    assert got(sub) == [1, 2, 3, 4, 5]
+    upto(5)
+
+
 def test_a_cumulative_acknowledgement_at_or_below_the_mark_is_a_conflict() -> None:
     """Section 3.3."""
     sub = opened("exclusive")
