@@ -7,13 +7,16 @@ from random import Random
 import pytest
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.errors import NotLeader, StorageFailed
+from tidegate.errors import Conflict, NotLeader, StorageFailed
 from tidegate.runtime.channel_reader import ChannelReader, TailSource
 from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.file_cursor import ChannelFiles
 from tidegate.runtime.settings import LogSettings
 from tidegate.sim.disk import SimDisk, SimFiles
 from tidegate.sim.machine import SimTail
+from tidegate.topics.message_id import MessageId
+from tidegate.topics.subscription import Subscription
+from tidegate.txn.txn_id import TxnId
 
 
 class Machine:
@@ -251,3 +254,25 @@ def test_what_cannot_be_read_back_after_a_failed_sync_is_not_built_upon():
     write_all(second)
     assert synced.error is None
     assert read_all(machine.reader()) == [b"synced", b"after"]
+
+
+@pytest.mark.parametrize("in_txn", [False, True])
+def test_everything_up_to_a_message_does_not_cover_what_an_aborted_transaction_gave_back(in_txn):
+    """World of subscriptions, seed 2: what the first transaction held was acknowledged, processed by nobody.
+
+    The consumer still has the last message in its hands when another's transaction, left open, is aborted.
+    """
+    first, second = (TxnId.make(0, number).to_bytes16() for number in (1, 2))
+    ids = [MessageId(0, 1000 + number, number) for number in (1, 2, 3)]
+    sub = Subscription("s", "failover")
+    sub.feed(0, [(id, id.position) for id in ids])
+    sub.add_consumer("dies")
+    sub.take("dies", 2, 0)
+    sub.confirm(sub.ack_cumulative_in_txn("dies", ids[1], first))
+    sub.remove_consumer("dies")
+    sub.add_consumer("next")
+    assert [each.id for each in sub.take("next", 9, 0)] == ids[2:]
+    sub.end_txn(first, committed=False)
+    with pytest.raises(Conflict, match="was given back and waits to be delivered again"):
+        sub.ack_cumulative_in_txn("next", ids[2], second) if in_txn else sub.ack_cumulative("next", ids[2])
+    assert [each.id for each in sub.take("next", 9, 0)] == ids

@@ -112,11 +112,12 @@ def test_a_failing_run_prints_the_command_that_replays_it():
 
 
 def test_a_seed_alone_names_its_world_and_a_bug_belongs_to_one():
-    """Even seeds play the log, odd ones transactions: so the printed command needs no world."""
-    command_line = ["--seed", "1", "--steps", "60"]
-    assert CliRunner().invoke(command, command_line).output == (
-        CliRunner().invoke(command, [*command_line, "--world", "transactions"]).output
-    )
+    """Even seeds play the log, odd ones transactions and subscriptions in turn: the printed command needs no world."""
+    for seed, world in (("1", "transactions"), ("2", "log"), ("3", "subscriptions")):
+        command_line = ["--seed", seed, "--steps", "60"]
+        assert CliRunner().invoke(command, command_line).output == (
+            CliRunner().invoke(command, [*command_line, "--world", world]).output
+        )
     wrong = ["--seed", "1", "--world", "log", "--bug", "no-hold-during-commit"]
     assert CliRunner().invoke(command, wrong).exit_code == 2
 

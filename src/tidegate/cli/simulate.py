@@ -18,9 +18,16 @@ from rich.table import Table
 
 from tidegate.sim.bugs import BUGS
 from tidegate.sim.stage import Outcome
+from tidegate.sim.sub_bugs import SUB_BUGS
+from tidegate.sim.sub_world import SubWorld
 from tidegate.sim.txn_bugs import TXN_BUGS
 from tidegate.sim.txn_world import TxnWorld
 from tidegate.sim.world import World
+
+_WORLDS: dict[str, type[World | TxnWorld]] = {"log": World, "transactions": TxnWorld, "subscriptions": SubWorld}
+_TURNS = ("log", "transactions", "log", "subscriptions")
+_HOMES = {"log": BUGS, "transactions": TXN_BUGS, "subscriptions": SUB_BUGS}
+_BUGS = {**BUGS, **TXN_BUGS, **SUB_BUGS}
 
 
 @click.command(
@@ -31,6 +38,8 @@ Examples:
   tidegate simulate --seed 42 --trace  one run, with all that happened in it
   tidegate simulate --world transactions
                                        only transactions over several channels
+  tidegate simulate --world subscriptions
+                                       only consume, process and produce
   tidegate simulate --bug acknowledge-before-sync
                                        plant a known bug and see it found
 
@@ -42,12 +51,12 @@ Exit codes: 0 every promise held, 1 one was broken, 2 wrong usage.
 @click.option("--seed", type=click.IntRange(0), help="One run, twice, to see that it repeats itself.")
 @click.option(
     "--world",
-    type=click.Choice(["log", "transactions"]),
-    help="Only the log (even seeds by default), or only transactions (odd ones).",
+    type=click.Choice(["log", "transactions", "subscriptions"]),
+    help="Only one of them; by default even seeds play the log, odd ones transactions and subscriptions in turn.",
 )
-@click.option("--steps", type=click.IntRange(10, 100_000), help="Steps a run.  [default: log 700, transactions 1200]")
+@click.option("--steps", type=click.IntRange(10, 100_000), help="Steps a run.  [default: by world]")
 @click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: one per core]")
-@click.option("--bug", type=click.Choice(sorted({**BUGS, **TXN_BUGS})), help="Plant a known bug first.")
+@click.option("--bug", type=click.Choice(sorted(_BUGS)), help="Plant a known bug first.")
 @click.option("--trace", is_flag=True, help="With --seed: print all that happened.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a run, then a summary.")
 def simulate(
@@ -70,7 +79,7 @@ def simulate(
     if trace and seed is None:
         raise click.UsageError("--trace goes with --seed: it prints one run")
     if bug is not None:
-        home = "log" if bug in BUGS else "transactions"
+        home = next(name for name, bugs in _HOMES.items() if bug in bugs)
         if world not in (None, home):
             raise click.UsageError(f"{bug} is planted in the world `{home}`; leave --world out")
         world = home
@@ -89,11 +98,11 @@ class Plot:
     bug: str | None
 
     def run(self, seed: int, *, keep_trace: bool = False) -> Outcome:
-        kind = TxnWorld if (self.world or _WORLDS[seed % 2]) == "transactions" else World
+        kind = _WORLDS[self.world or _TURNS[seed % len(_TURNS)]]
         options = {"keep_trace": keep_trace} if self.steps is None else {"keep_trace": keep_trace, "steps": self.steps}
         if self.bug is None:
             return kind(seed, **options).run()
-        with {**BUGS, **TXN_BUGS}[self.bug]():
+        with _BUGS[self.bug]():
             return kind(seed, **options).run()
 
     def replay(self, seed: int) -> str:
@@ -180,7 +189,6 @@ def _facts(outcome: Outcome, plot: Plot) -> dict[str, object]:
     }
 
 
-_WORLDS = ("log", "transactions")
 _LABELS = {
     "runs": "runs",
     "acknowledged": "appends and commits acknowledged",

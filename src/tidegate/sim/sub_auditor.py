@@ -65,11 +65,10 @@ class SubAuditor(TxnAuditor):
         self._perhaps |= ids
 
     def acknowledged_alone(self, ids: frozenset[MessageId]) -> None:
-        """Somebody was told that these are acknowledged."""
+        """Somebody was told that these are acknowledged, and they were not when it began."""
         for id in ids:
             if self._consumer_of.setdefault(id, _ALONE) != _ALONE:
-                # What is acknowledged already is no error, as long as it was asked for before anybody knew.
-                continue
+                raise Violation(f"once: {id} is consumed by {self._who(id)}, and was acknowledged by itself")
 
     def holds(self, txn: TxnId, ids: frozenset[MessageId]) -> None:
         """A transaction was told that it holds these."""

@@ -32,6 +32,8 @@ class ConsumerClient(TxnClient):
     def __init__(self, name: str, *, cumulative: bool, **ports: Any) -> None:
         """`cumulative` says that everything up to a message is acknowledged, not each by itself."""
         self._cumulative = cumulative
+        self.is_calm = False
+        """It neither dies nor leaves a transaction open."""
         self._consumer = ""
         self._at = ""
         """The process that it is connected to."""
@@ -68,7 +70,7 @@ class ConsumerClient(TxnClient):
         draw = rng.random()
         if draw < 0.08:
             yield from self._give_back()
-        elif draw < 0.12:
+        elif draw < 0.12 and not self.is_calm:
             self._abandon("a consumer dies")
         elif draw < 0.25:
             yield from self._acknowledge_alone()
@@ -137,15 +139,14 @@ class ConsumerClient(TxnClient):
             self._auditor.acknowledging(frozenset(part))
             yield from self._acknowledge(part, None)
             if self.answer is None or self.answer.how != "ok":
-                if self._consumer:
-                    yield from self._start_over()
+                yield from self._start_over_if_connected()
                 return
         self._hand = [each for each in self._hand if each not in ids]
 
     def _consume(self) -> Script:
         """Consume, process and produce."""
         rng = self._rng
-        timeout_ms = rng.choice((200, 3_000, 60_000, 60_000))
+        timeout_ms = rng.choice((200, 600, 3_000, 60_000))
         yield from self._ask("begin", timeout_ms=timeout_ms)
         if self.answer is None or self.answer.how != "ok":
             return
@@ -158,9 +159,12 @@ class ConsumerClient(TxnClient):
         for part in parts:
             yield from self._acknowledge(part, id)
             if self.answer is None or self.answer.how != "ok":
+                is_conflict = self.answer is not None and self.answer.how == "absent"
                 yield from self._give_up(id, deed)
-                if self._consumer:
-                    yield from self._start_over()
+                if is_conflict and not self.is_calm and rng.random() < 0.6:
+                    self._note("a consumer tries once more with what it has")
+                else:
+                    yield from self._start_over_if_connected()
                 return
             if rng.random() < 0.1:
                 for _ in range(60):
@@ -172,12 +176,12 @@ class ConsumerClient(TxnClient):
                 yield from self._start_over_if_connected()
                 return
         ending = rng.random()
-        if ending < 0.06:
+        if ending < 0.1 and not self.is_calm:
             self._auditor.was_refused(deed)  # It stays open: nobody will ever ask for its commit.
             self._note("a consuming transaction is left open")
             if rng.random() < 0.5:
                 self._abandon("a consumer dies")  # Otherwise it tries the same in another transaction.
-        elif ending < 0.15:
+        elif ending < 0.18:
             yield from self._give_up(id, deed)
             yield from self._start_over_if_connected()
         else:

@@ -222,17 +222,25 @@ class SubNode(TxnNode):
         else:
             steps = host.ack_in_txn(txn, consumer, ids)
 
+        fresh: set[MessageId] = set()
+
+        def work() -> Steps[None]:
+            # What is acknowledged already is acknowledged once more without effect.
+            acks = host.machine.acknowledgements
+            fresh.update(id for id in covers if not acks.is_acknowledged(id))
+            yield from steps
+
         def done(value: Any, error: TidegateError | None) -> None:
             if error is None:
-                for id in covers:
+                for id in fresh if txn is None else covers:
                     self._check_not_held(id, txn, "acknowledged")
                 if txn is None:
-                    self._auditor.acknowledged_alone(covers)
+                    self._auditor.acknowledged_alone(frozenset(fresh))
                 else:
                     self._auditor.holds(txn, covers)
             self._answer(ask, "ok", value, error)
 
-        self.procedures.append(Procedure(ask.what, steps, done))
+        self.procedures.append(Procedure(ask.what, work(), done))
         return f"takes {ask.what}"
 
     def _answer(self, ask: Ask, good: str, value: Any, error: TidegateError | None) -> Answer:

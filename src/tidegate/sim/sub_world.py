@@ -66,8 +66,9 @@ class SubWorld(TxnWorld):
     def _recover(self) -> None:
         super()._recover()
         for client in self.consumers:
-            client.is_finishing = False
-        _until(self, lambda: not self.auditor.unconsumed(), "an input is not consumed")
+            client.is_finishing, client.is_calm = False, True
+        while left := len(self.auditor.unconsumed()):
+            _until(self, lambda: len(self.auditor.unconsumed()) < left, f"one of {left} inputs is not consumed")
         for client in self.consumers:
             client.is_finishing = True
         _until(self, lambda: all(client.is_idle for client in self.clients), "a client does not learn its outcome")

@@ -1,0 +1,87 @@
+"""Consume, process and produce is exactly once under the simulator, which repeats itself and can fail."""
+
+from collections import Counter
+
+import pytest
+
+from tidegate.sim.sub_bugs import SUB_BUGS
+from tidegate.sim.sub_world import simulate
+
+SEEDS = 16
+CHUNK = 4
+BUG_SEEDS = 25
+"""Each planted bug is found in so many runs."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_every_input_is_consumed_once_under_faults(first):
+    """Seed 002 and promise 6: no acknowledgement lost, none twice, nothing delivered after it was consumed, and in the
+    end everything consumed, over crashes, takeovers, failing disks, and lost, late and repeated requests."""
+    for seed in range(first, first + CHUNK):
+        outcome = simulate(seed)
+        assert outcome.violation is None, (
+            f"{outcome.violation}\nreplay: tidegate simulate --world subscriptions --seed {seed} --trace\n"
+            + "\n".join(outcome.trace[-40:])
+        )
+
+
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_trace_twice():
+    first, second = simulate(5, steps=800), simulate(5, steps=800)
+    assert first.digest == second.digest
+    assert first.trace == second.trace
+    assert first.digest != simulate(6, steps=300).digest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(SUB_BUGS))
+def test_a_planted_bug_is_found(name):
+    """A simulator that cannot fail proves nothing."""
+    with SUB_BUGS[name]():
+        for seed in range(BUG_SEEDS):
+            if simulate(seed).violation is not None:
+                return
+    pytest.fail(f"{name} went unnoticed in {BUG_SEEDS} runs")
+
+
+@pytest.mark.slow
+def test_the_runs_meet_what_they_are_meant_to_meet():
+    """Each mark is something that must have happened for the runs to mean anything."""
+    marks = Counter()
+    missing = list(MUST_HAPPEN)
+    for seed in range(500, 530):
+        marks.update(simulate(seed).marks)
+        missing = [mark for mark in MUST_HAPPEN if not any(mark in each for each in marks)]
+        if not missing:
+            return
+    pytest.fail(f"never happened in 30 runs: {missing}")
+
+
+MUST_HAPPEN = [
+    "the subscription is shared",
+    "the subscription is exclusive, acknowledged cumulatively",
+    "the subscription is failover",
+    "a consuming transaction is committed",
+    "a consuming transaction is left open",
+    "a consumer dies",
+    "a consumer connects anew",
+    "gives up silent consumers",
+    "a message is delivered again",
+    "finds # pending acknowledgements",
+    "ack_txn absent: Conflict",
+    "ack_txn absent: TransactionExpired",
+    "a consumer tries once more with what it has",
+    "ack ends",
+    "takes nack",
+    "takes redeliver",
+    "takes receive again",
+    "subscription: snapshot",
+    "subscription: something is on its way",
+    "network loses a answer",
+    "network repeats a request",
+    "power is lost",
+    "is killed inside a step",
+    "hangs",
+    "is gone: it was fenced",
+]
