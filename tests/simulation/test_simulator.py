@@ -71,7 +71,7 @@ MUST_HAPPEN = [
     "append exclusive",
     "append reserved, later",
     "release",
-    "transaction COMMIT",
+    "transaction ends",
     "reads # from memory",
     "meanwhile c# write",
     "meanwhile c# finish",

@@ -133,10 +133,3 @@ def acknowledgement_before_it_is_durable() -> Iterator[None]:
 
     with replaced(Acks, "_do", do):
         yield
-
-
-@_bug
-def cumulative_over_what_was_given_back() -> Iterator[None]:
-    """Everything up to a message covers also what was given back and is to be delivered again."""
-    with replaced(Subscription, "_check_in_hand", lambda self, entry: None):  # noqa: ARG005
-        yield
