@@ -74,7 +74,6 @@ class HeldBack:
             if self._buffer.nbytes + size <= self.bytes_max // 2:
                 self._buffer.push(batch, size)
                 return
-            self._above, self._newest = 0, self._buffer.last_time_tick
             self._above, self._newest, self._last = 0, self._buffer.last_time_tick, None
         last = self._last
         if last is not None and (last.place.opened is not place.opened or last.nbytes + size > self.bytes_max // 4):
