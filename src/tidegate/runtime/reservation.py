@@ -29,13 +29,15 @@ class Reservation:
         self._writer = writer
         self._vchannels = vchannels
         self._held: Append | None = held
+        self._trying: PendingAppend | None = None
         self.time_tick: Final = Timestamp(held.first)
         self.count: Final = held.count
 
     @property
     def is_held(self) -> bool:
-        """Whether it still keeps its place."""
-        return self._held is not None
+        """Whether ticks still stay below it: it is unused, or what uses it is on its way."""
+        trying = self._trying
+        return self._held is not None or (trying is not None and not trying.is_done)
 
     def append_async(
         self,
@@ -60,7 +62,7 @@ class Reservation:
             writer._check_at(held, at)
         item = PendingAppend(writer._mutex, vchannel, kind, len(body) + ROW_OVERHEAD, body)
         item.txn = txn
-        self._held = None
+        self._held, self._trying = None, item
         writer._submit_held(item, held, at)
         return item
 
@@ -101,7 +103,7 @@ class Reservation:
         item.reservation = self
 
         def submit(item: PendingAppend, here: bool) -> None:
-            self._held = None
+            self._held, self._trying = None, item
             self._writer._submit_held(item, held, at, here=here)
 
         return Request(item, submit)

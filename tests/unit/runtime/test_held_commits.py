@@ -40,7 +40,12 @@ def test_the_watermark_stays_below_the_place_until_the_commit_is_in(rig: Rig) ->
     assert seen(rig, writer) == [b"before"]
     at = Timestamp(rig.oracle.allocate(1))
     late = writer.append("z", b"late")
-    done = held.commit_async(TXN, pieces(), at=at).result()
+    rig.deferred = True
+    pending = held.commit_async(TXN, pieces(), at=at)
+    assert held.is_held  # Ticks stay below it for as long as the commit is on its way.
+    rig.deferred = False
+    commit_all(writer)
+    done = pending.result()
     assert (done.time_tick, done.messages) == (at, 1)
     assert not held.is_held
     tick(writer)
