@@ -27,6 +27,8 @@ COALESCE_ROWS: Final = 8192
 _FIT_FROM: Final = 64 << 10
 _LARGE: Final = 1 << 20
 """Bytes read at a time where blocks are large: what was just copied is then still in the processor's cache."""
+_SLACK: Final = 1 << 10
+"""Read beyond them: the tick that often comes before the next one then does not make it be read twice."""
 _REST_CHUNK: Final = 256 << 10
 _COALESCE_BLOCK: Final = 64
 """Blocks of at most this many messages count as small."""
@@ -48,7 +50,10 @@ class Window:
     def at(self, offset: int, size: int) -> int:
         """The index in `view` of `offset`, with `size` bytes behind it if the file has them."""
         if offset < self.start or offset + size > self.start + len(self.view):
-            want = max(_LARGE // self._fit, 1) * self._fit if self._fit >= size else max(self._chunk, size)
+            if self._fit >= size:
+                want = max(_LARGE // self._fit, 1) * self._fit + _SLACK
+            else:
+                want = max(self._chunk, size)
             if size > self._chunk:
                 # The size comes from a header that may be damaged; the file's own does not.
                 want = min(want, max(self._file.size() - offset, 0))
@@ -67,7 +72,10 @@ class Window:
         index = self.at(offset, header.size)
         if not block.is_intact(self.view, index, header):
             return None
-        self._fit = header.size if header.size >= _FIT_FROM else 0
+        if header.size >= _FIT_FROM:
+            self._fit = header.size
+        elif self._fit > self._chunk:
+            self._fit = 0
         return index, header
 
 

@@ -35,7 +35,7 @@ from tidegate.runtime.system_items import rollback_item, tick_item
 from tidegate.runtime.writer_status import WriterStatus, storage_error
 
 _logger = logging.getLogger("tidegate.log")
-_TICK_BYTES: Final = 16 << 20
+_TICK_BYTES: Final = 4 << 20
 """Bytes after which a tick is due, whatever the time."""
 
 
