@@ -243,15 +243,8 @@ class Engine:
         return None
 
     def send(self, writes: Writes, keys: Keys = ()) -> Timestamp:
-        """Append messages without a transaction of the caller's: all of them become visible together.
-
-        One message in one place is a plain append; more are a transaction of their own.
-        """
-        pieces = [(name, piece) for name, each in writes.items() for piece in each]
-        if len(pieces) != 1:
-            return self.commit(self.begin(), writes, keys)
-        name, piece = pieces[0]
-        return run(self.transactions.append_plain(name, piece, keys))
+        """As `Transactions.send`."""
+        return run(self.transactions.send(OWNER, writes, keys))
 
     def wait_until_visible(self, timestamp: Timestamp, timeout_s: float = 10.0) -> None:
         """Wait until every channel has ticked past `timestamp`, asking for the ticks now.

@@ -95,7 +95,19 @@ class Doubt:
 class Entry:
     """What the owner knows of a live transaction beside its state."""
 
-    __slots__ = ("busy", "doubt", "ending_ms", "enlisted", "holds", "id", "places", "plan", "reads", "sessions")
+    __slots__ = (
+        "busy",
+        "doubt",
+        "driving",
+        "ending_ms",
+        "enlisted",
+        "holds",
+        "id",
+        "places",
+        "plan",
+        "reads",
+        "sessions",
+    )
 
     def __init__(self, id: TxnId) -> None:
         self.id: Final = id
@@ -108,6 +120,8 @@ class Entry:
         self.enlisted: dict[str, Enlisted] = _NOBODY
         self.holds: dict[str, Reservation] = _HOLDS
         """Places where a decided commit is still to be written."""
+        self.driving = 0
+        """How many of those are being written."""
         self.plan: Mapping[str, ChannelPlan] = _HOLDS_PLAN
         self.places: dict[str, Reservation] = _HOLDS
         """Places taken for its commit, decided or not. For reports: some may have been given back."""
@@ -264,6 +278,21 @@ class LiveTransactions:
         """How many were committed and aborted, ever. Cheap."""
         found = [coordinator.totals for coordinator, _ in self._coordinators]
         return sum(each.committed for each in found), sum(each.aborted for each in found)
+
+    def committed_at(self, id: TxnId) -> Timestamp | None:
+        """When a transaction was committed, as far as its coordinator remembers."""
+        try:
+            with self._lock:
+                txn = self._coordinator(id).get(id)
+        except TransactionNotFound:
+            return None
+        return txn.commit_timestamp
+
+    def snapshot_of(self, coordinator: Coordinator) -> bytes:
+        """A coordinator's state."""
+        with self._lock:
+            coordinator.forget(self._now_ms())
+            return coordinator.snapshot()
 
     def _ended_in(self, entry: Entry) -> set[str]:
         """Channels without messages of the transaction: what it wrote there was ended by DDL, or never came there."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -166,17 +165,19 @@ class Transactions(LiveTransactions):
 
     def _commit(self, entry: Entry, writes: Writes, keys: Keys, read_at: Timestamp | None) -> Steps[Timestamp]:
         coordinator = self._coordinators[entry.id.coordinator][0]
-        self._settle_doubt(entry)
+        if entry.doubt is not None:
+            self._settle_doubt(entry)
         with self._lock:
             txn = coordinator.get(entry.id)
             if txn.state is TxnState.COMMITTING and txn.commit_timestamp is not None:
                 return txn.commit_timestamp  # Decided; what is missing is being written.
             entry.ending_ms = self._now_ms()
-            expired = txn.state is TxnState.OPEN and entry.ending_ms >= txn.deadline_ms
-        if expired:
-            yield from self._abort(entry, TIMEOUT)
-        with self._lock:
-            coordinator.require_open(entry.id)
+            usable = txn.state is TxnState.OPEN and entry.ending_ms < txn.deadline_ms
+        if not usable:
+            if txn.state is TxnState.OPEN:
+                yield from self._abort(entry, TIMEOUT)
+            with self._lock:
+                coordinator.require_open(entry.id)
         if _AHEAD in txn.participants:  # Its messages are in the log: written again they would be there twice.
             why = "its commit was interrupted when a part of it had been written ahead"
             yield from self._abort(entry, why)
@@ -315,8 +316,10 @@ class Transactions(LiveTransactions):
             raise
         finally:
             journal.leave()
-        entry.holds, entry.plan = holds, plan
-        yield from self._drive(coordinator, entry)
+        # Decided, and all that completes it is in the log. Nobody sees it or passes it before it is written, so there
+        # is nothing to wait for.
+        entry.plan, entry.driving, entry.holds = plan, len(holds), holds
+        self._drive(coordinator, entry)
         return timestamp
 
     def _let_go(self, entry: Entry, holds: Mapping[str, Reservation]) -> None:
@@ -330,16 +333,17 @@ class Transactions(LiveTransactions):
         session = entry.sessions.get(name)
         places = [each.vchannel for each in pieces]
         count = sum([each.count for each in pieces])
+        size = sum([each.size for each in pieces])
         if session is not None:
-            held = session.hold(places, count, self._hold_timeout_s)
+            held = session.hold(places, count, self._hold_timeout_s, size=size)
             return held, ChannelPlan(int(held.time_tick), pieces, tuple(session.runs))
-        held = self._channels[name].reserve(places, count=count + 1, timeout_s=self._hold_timeout_s)
+        held = self._channels[name].reserve(places, count=count + 1, size=size, timeout_s=self._hold_timeout_s)
         return held, ChannelPlan(int(held.time_tick), pieces, ())
 
-    def _drive(self, coordinator: Coordinator, entry: Entry) -> Steps[None]:
-        """Write a decided commit wherever it is missing. What fails is tried again by `drive_on`."""
+    def _drive(self, coordinator: Coordinator, entry: Entry) -> list[Request]:
+        """Begin to write a decided commit wherever it is missing. What fails is tried again by `drive_on`."""
         id = entry.id
-        timestamp = coordinator.get(id).commit_timestamp
+        timestamp = coordinator.get(id).commit_timestamp or Timestamp.ZERO
         requests: dict[str, Request] = {}
         for name, held in entry.holds.items():
             plan = entry.plan[name]
@@ -347,27 +351,37 @@ class Transactions(LiveTransactions):
                 requests[name] = held.commit(id.to_bytes16(), plan.pieces, at=timestamp, runs=plan.runs)
             except (Retryable, Unavailable) as error:  # No timestamp could be had. It is decided all the same.
                 _logger.warning(_UNWRITTEN, id, name, error)
-        yield list(requests.values())
+        entry.driving = len(requests)
         for name, request in requests.items():
+            request.begin()
+            request.add_done_callback(partial(self._driven, entry, timestamp, name, request))
+        return list(requests.values())
+
+    def _driven(self, entry: Entry, timestamp: Timestamp, name: str, request: Request, _: object) -> None:
+        """A channel has written its part of a decided commit, or could not."""
+        if request.error is not None:
+            _logger.warning(_UNWRITTEN, entry.id, name, request.error)
+        elif name in entry.sessions:
+            entry.sessions[name].committed(int(timestamp))
+        with self._lock:
             if request.error is None:
                 del entry.holds[name]
-                if name in entry.sessions:
-                    entry.sessions[name].committed(int(timestamp or 0))
-            else:
-                _logger.warning(_UNWRITTEN, id, name, request.error)
-        if not entry.holds:
-            self._finish(id)
-            self._drop(entry)
+            entry.driving -= 1
+            if entry.holds:
+                return
+            self._ends.append(entry.id)
+            self._entries.pop(entry.id, None)
 
     def drive_on(self) -> Steps[int]:
         """Try again to carry out decided commits and aborts that could not be; how many commits are left."""
         self.settle_doubts()
         with self._lock:
-            todo = [each for each in self._entries.values() if each.holds and each.busy is None]
+            todo = [each for each in self._entries.values() if each.holds and not each.driving]
+            for entry in todo:
+                entry.driving = len(entry.holds)
             aborting, self._aborting = self._aborting, []
         for entry in todo:
-            with suppress(InvalidTransactionState, TransactionNotFound):  # It ended meanwhile.
-                yield from self._alone(entry.id, lambda e: self._drive(self._coordinators[e.id.coordinator][0], e))
+            yield self._drive(self._coordinators[entry.id.coordinator][0], entry)
         yield from self.abort_all(aborting, "")
         with self._lock:
             return sum(1 for each in self._entries.values() if each.holds)
@@ -456,22 +470,7 @@ class Transactions(LiveTransactions):
         """The answer to an abort that is repeated."""
         self._coordinator(txn.id).plan_abort(txn.id)
 
-    # -- what is known -------------------------------------------------------------------------------------------
-
-    def committed_at(self, id: TxnId) -> Timestamp | None:
-        """When a transaction was committed, as far as its coordinator remembers."""
-        try:
-            with self._lock:
-                txn = self._coordinator(id).get(id)
-        except TransactionNotFound:
-            return None
-        return txn.commit_timestamp
-
-    def snapshot_of(self, coordinator: Coordinator) -> bytes:
-        """A coordinator's state."""
-        with self._lock:
-            coordinator.forget(self._now_ms())
-            return coordinator.snapshot()
+    # -- what nobody asks for ------------------------------------------------------------------------------------
 
     def expire(self) -> Steps[int]:
         """Abort what is past its deadline; how many were."""

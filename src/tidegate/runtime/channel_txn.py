@@ -136,8 +136,10 @@ class ChannelTxn:
                 return
             each.result()  # What failed stays, so that no later commit goes without it.
 
-    def hold(self, vchannels: Sequence[str] = (), count: int = 0, timeout_s: float | None = None) -> Reservation:
-        """Take the place in time of the commit and of `count` more messages that come with it.
+    def hold(
+        self, vchannels: Sequence[str] = (), count: int = 0, timeout_s: float | None = None, *, size: int = 0
+    ) -> Reservation:
+        """Take the place in time of the commit and of `count` more messages, of `size` bytes, that come with it.
 
         From here on the transaction neither expires nor is failed by others, and takes no more messages.
         """
@@ -145,16 +147,16 @@ class ChannelTxn:
         self._is_ending = True
         try:
             self.settle()
-            return self._hold(vchannels, count, timeout_s)
+            return self._hold(vchannels, count, timeout_s, size)
         except BaseException:
             self._is_ending = False
             raise
 
-    def _hold(self, vchannels: Sequence[str], count: int, timeout_s: float | None) -> Reservation:
+    def _hold(self, vchannels: Sequence[str], count: int, timeout_s: float | None, size: int) -> Reservation:
         writer, session = self._writer, self.session
         places = tuple(dict.fromkeys([*sorted(session.vchannels), *vchannels]))
         # The place first: with it nobody can have one of its virtual channels alone, so that none straddles a DDL.
-        held = writer.reserve(places, count=count + 1, session=session, timeout_s=timeout_s)
+        held = writer.reserve(places, count=count + 1, session=session, size=size, timeout_s=timeout_s)
         try:
             with writer.mutex:
                 if session.in_flight:

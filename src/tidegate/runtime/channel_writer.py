@@ -211,11 +211,13 @@ class ChannelWriter(Leader):
         *,
         count: int = 1,
         session: Held | None = None,
+        size: int = 0,
         timeout_s: float | None = None,
     ) -> Reservation:
         """Take a TimeTick, or `count` of them, for messages to come in one or several virtual channels.
 
-        Waits while somebody has, or waits for, one of them alone.
+        Waits while somebody has, or waits for, one of them alone, and while there is no room for `size` bytes more on
+        their way: what is held does not wait for room once it is handed over.
         """
         deadline = None if timeout_s is None else self._monotonic() + timeout_s
         names = (vchannel,) if isinstance(vchannel, str) else tuple(dict.fromkeys(vchannel))
@@ -228,9 +230,10 @@ class ChannelWriter(Leader):
                 self.check_open()
                 busy = next((each for each in names if self._queue.wanted_alone(each)), None)
                 busy = busy or next((each for each in names if not self._locks.may_share(each)), None)
-                if busy is None:
+                if busy is not None:
+                    self._wait_for_room(deadline, f"virtual channel {busy!r} is wanted by an exclusive append")
+                elif not self._wait_for_bytes(size, deadline):
                     break
-                self._wait_for_room(deadline, f"virtual channel {busy!r} is wanted by an exclusive append")
             held = self._machine.allocate(self._allocate(count), count, names, session)
             for name in names:
                 self._locks.try_shared(name)

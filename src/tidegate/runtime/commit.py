@@ -212,7 +212,7 @@ class Requests:
         _check_txn(txn)
         size = 0
         for each in pieces:
-            if MessageType(each.type).is_system or MessageType(each.type).is_exclusive:
+            if each.type in _ALONE:
                 raise InvalidArgument(
                     f"a message of type {MessageType(each.type).name} cannot be part of a transaction"
                 )
@@ -270,6 +270,10 @@ class Requests:
     def _check_size(self, what: str, size: int) -> None:
         if size > self._settings.block_bytes_max:
             raise LimitExceeded(f"{what} size in bytes", size, self._settings.block_bytes_max, "block_bytes_max")
+
+
+_ALONE: Final = frozenset(int(each) for each in MessageType if each.is_system or each.is_exclusive)
+"""Types that are no part of a transaction."""
 
 
 def _check_kind(kind: MessageType) -> None:

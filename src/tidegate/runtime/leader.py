@@ -159,14 +159,20 @@ class Leader(Committer):
         with self._mutex:
             if self._closed is not None:
                 raise self._closed.with_traceback(None)
-            limit = self._in_flight_max
-            if self._queue.in_flight_bytes + item.size > limit:
+            if self._queue.in_flight_bytes + item.size > self._in_flight_max:
                 deadline = None if timeout_s is None else self._monotonic() + timeout_s
-                while (used := self._queue.in_flight_bytes) and used + item.size > limit:
-                    why = f"channel {self.name!r} has {used:,} bytes in flight"
-                    self._wait_for_room(deadline, f"{why}, and `in_flight_bytes_max` is {limit:,}")
+                while self._wait_for_bytes(item.size, deadline):
                     self.check_open()
             return self._push(item)
+
+    def _wait_for_bytes(self, size: int, deadline: float | None) -> bool:
+        """Wait once if there is no room for `size` bytes more on their way; False when there is."""
+        used, limit = self._queue.in_flight_bytes, self._in_flight_max
+        if not used or used + size <= limit:
+            return False
+        why = f"channel {self.name!r} has {used:,} bytes in flight"
+        self._wait_for_room(deadline, f"{why}, and `in_flight_bytes_max` is {limit:,}")
+        return True
 
     def _wait_for_room(self, deadline: float | None, why: str) -> None:
         """Wait, holding the mutex, until something changes.

@@ -7,6 +7,7 @@ part of the log is then not known, until the channel goes on in another segment.
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tests.helpers import FailingFiles, eventually
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.engine import Engine
 from tidegate.database.settings import DatabaseSettings
-from tidegate.errors import Conflict, OutcomeUnknown
+from tidegate.errors import Conflict, OutcomeUnknown, WaitTimeout
 from tidegate.runtime import log as log_module
 from tidegate.runtime.pieces import Piece
 from tidegate.runtime.steps import run
@@ -149,3 +150,19 @@ def test_a_decided_commit_that_cannot_be_written_is_committed_and_written_when_t
     )
     assert failing.bodies() == {"data-0": [b"left"], "data-1": [b"right"]}
     eventually(lambda: engine.transactions.look()[0][0].state is TxnState.COMMITTED, what="the end logged")
+
+
+def test_a_commit_returns_when_it_is_decided_and_is_seen_when_every_channel_has_written_it(failing: Failing) -> None:
+    """Design, cross-channel commit: COMMITTING is the point of no return. A slow disk under one channel delays what
+    is seen, of all channels alike (promise 2), and not the caller."""
+    engine, go_on = failing.engine, threading.Event()
+    failing.disk.rule = lambda call, path: go_on.wait(30) and None if call == "sync" and "data-1" in path else None
+    try:
+        timestamp = engine.commit(engine.begin(), two())
+        assert not go_on.is_set()
+        assert engine.log.channel("data-1").latest_tick.time_tick < timestamp
+        with pytest.raises(WaitTimeout, match="data-1"):
+            engine.wait_until_visible(timestamp, 0.2)
+    finally:
+        go_on.set()
+    assert failing.bodies() == {"data-0": [b"left"], "data-1": [b"right"]}

@@ -248,3 +248,15 @@ def test_a_fenced_writer_cannot_use_the_place_it_holds(rig: Rig) -> None:
     tick(new)
     assert seen(rig, new) == []
     assert drain(rig.reader()) == []
+
+
+def test_a_place_is_given_when_there_is_room_for_what_will_be_written_there(rig: Rig) -> None:
+    """Limits: a commit over several channels is acknowledged before all of them have written it, so what they still
+    have to write is bounded where its places are taken."""
+    writer = rig.writer(message_bytes_max=1000, block_bytes_max=1000, in_flight_bytes_max=1000)
+    writer.append_async("a", b"x" * 800)
+    writer.reserve("a", size=100).release()
+    with pytest.raises(Backpressure, match="in_flight_bytes_max"):
+        writer.reserve("a", size=500, timeout_s=0.01)
+    commit_all(writer)
+    writer.reserve("a", size=500, timeout_s=0.01).release()
