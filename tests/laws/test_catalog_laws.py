@@ -7,16 +7,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidegate.catalog.catalog import Catalog
+from tidegate.catalog.entries import Change, SubscriptionCreated, SubscriptionDropped, TopicCreated, TopicDropped
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import InvalidArgument
-from tidegate.topics.catalog import (
-    Catalog,
-    Change,
-    SubscriptionCreated,
-    SubscriptionDropped,
-    TopicCreated,
-    TopicDropped,
-)
 
 names = st.sampled_from(["a", "b", "c"])
 starts = st.sampled_from(["earliest", "latest", Timestamp(7)])

@@ -14,12 +14,14 @@ MAY_IMPORT = {
     "log": {"errors", "clock", "ports", "log"},
     "txn": {"errors", "clock", "log", "txn"},
     "topics": {"errors", "clock", "log", "txn", "topics"},
+    "tables": {"errors", "clock", "log", "txn", "tables"},
+    "catalog": {"errors", "clock", "log", "txn", "topics", "tables", "catalog"},
     "stores": {"errors", "ports", "stores"},
     "runtime": {"errors", "clock", "ports", "log", "txn", "stores", "runtime"},
-    "database": {"errors", "clock", "ports", "log", "txn", "topics", "stores", "runtime", "database"},
-    "sim": {"errors", "clock", "ports", "log", "txn", "topics", "stores", "runtime", "database", "sim"},
 }
-PURE = ("clock", "log", "txn", "topics")
+MAY_IMPORT["database"] = MAY_IMPORT["runtime"] | MAY_IMPORT["catalog"] | {"database"}
+MAY_IMPORT["sim"] = MAY_IMPORT["database"] | {"sim"}
+PURE = ("clock", "log", "txn", "topics", "tables", "catalog")
 IMPURE_MODULES = {"time", "random", "os", "io", "socket", "subprocess", "sqlite3", "uuid", "secrets", "tempfile"}
 LONGEST = 500
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from time import sleep
 from typing import Final
 
+from tidegate.catalog.entries import Topic
 from tidegate.clock.timestamp import Timestamp
 from tidegate.log.message import Message
 from tidegate.runtime.log_files import LogFiles
-from tidegate.topics.catalog import Topic
 from tidegate.topics.routing import place
 
 _IDLE_S: Final = 0.02

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from tidegate.catalog.entries import Topic
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.live_transactions import Keys, Writes
 from tidegate.database.received import Received
-from tidegate.topics.catalog import Topic
 from tidegate.topics.message_id import MessageId
 from tidegate.txn.txn_id import TxnId
 

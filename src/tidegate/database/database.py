@@ -20,6 +20,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
+from tidegate.catalog.entries import Topic
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.backend import Backend, Limits
 from tidegate.database.clients import OWNER
@@ -49,7 +50,6 @@ from tidegate.errors import (
 )
 from tidegate.runtime.steps import run_async
 from tidegate.runtime.writer_lock import writer_of
-from tidegate.topics.catalog import Topic
 from tidegate.txn.coordinator_table import TIMEOUT
 from tidegate.txn.txn_id import TxnId
 

@@ -17,6 +17,8 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any, Final
 
+from tidegate.catalog.catalog import CATALOG_VCHANNEL, Catalog
+from tidegate.catalog.entries import Change, Topic
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.clients import OWNER, Clients
 from tidegate.database.journal import Journal
@@ -31,7 +33,6 @@ from tidegate.log.message import Message
 from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.log import Log
 from tidegate.runtime.steps import run
-from tidegate.topics.catalog import CATALOG_VCHANNEL, Catalog, Change, Topic
 from tidegate.topics.routing import place
 from tidegate.txn.conflicts import ConflictWindow
 from tidegate.txn.coordinator import Coordinator

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+from tidegate.catalog.entries import Topic
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.backend import Limits
 from tidegate.database.clients import OWNER
@@ -15,7 +16,6 @@ from tidegate.database.received import Received
 from tidegate.errors import InvalidArgument
 from tidegate.runtime.steps import run
 from tidegate.topics import statements
-from tidegate.topics.catalog import Topic
 from tidegate.topics.message_id import MessageId
 from tidegate.txn.txn_id import TxnId
 

@@ -9,11 +9,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from tidegate.catalog.entries import Topic
 from tidegate.database.backend import Limits
 from tidegate.errors import InvalidArgument, LimitExceeded, NotFound
 from tidegate.log.message import MessageType
 from tidegate.runtime.pieces import Piece
-from tidegate.topics.catalog import Topic
 from tidegate.topics.routing import key_hash, key_hashes, place, shard_of, shards_of
 from tidegate.topics.value import encode
 

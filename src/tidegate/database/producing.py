@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
+from tidegate.catalog.entries import Change, Topic, TopicDropped
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.clients import OWNER
 from tidegate.database.journal import Journal
@@ -25,7 +26,6 @@ from tidegate.errors import (
 )
 from tidegate.log.message import Message
 from tidegate.runtime.steps import Gate, Steps, run
-from tidegate.topics.catalog import Change, Topic, TopicDropped
 from tidegate.topics.producers import Duplicate, Opened, Producers, Sending
 from tidegate.txn.txn_id import TxnId
 

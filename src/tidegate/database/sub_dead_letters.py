@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from tidegate.catalog.entries import Topic
 from tidegate.database.clients import OWNER
 from tidegate.database.received import Received
 from tidegate.database.sub_host import SubscriptionHost
 from tidegate.errors import InvalidArgument, TidegateError
 from tidegate.runtime.pieces import Piece
 from tidegate.runtime.steps import Steps
-from tidegate.topics.catalog import Topic
 from tidegate.topics.routing import key_hash, shard_of
 from tidegate.topics.value import encode
 

@@ -9,12 +9,12 @@ from typing import Final
 
 import numpy as np
 
+from tidegate.catalog.entries import Subscription, Topic
 from tidegate.clock.timestamp import LOGICAL_BITS, Timestamp
 from tidegate.database.sub_source import Bell, Place, Source
 from tidegate.log.message import NO_POSITION
 from tidegate.runtime.log import Log
 from tidegate.topics.acknowledgements import Acknowledgements
-from tidegate.topics.catalog import Subscription, Topic
 from tidegate.topics.message_id import MessageId
 from tidegate.topics.subscription import Subscription as Machine
 

@@ -14,6 +14,7 @@ from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from tidegate.catalog.entries import Topic
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.consumer import by_consumer
 from tidegate.database.live_transactions import Keys, Writes
@@ -31,7 +32,6 @@ from tidegate.errors import (
     Unavailable,
 )
 from tidegate.runtime.steps import Gate
-from tidegate.topics.catalog import Topic
 from tidegate.topics.routing import key_hash
 from tidegate.txn.coordinator_table import TIMEOUT
 from tidegate.txn.txn_id import TxnId

@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tidegate.catalog.entries import Subscription, Topic
 from tidegate.log.message import Message, MessageType
 from tidegate.sim.auditor import Violation
 from tidegate.sim.txn_auditor import Deed, TxnAuditor
 from tidegate.topics import sub_records as records
-from tidegate.topics.catalog import Subscription, Topic
 from tidegate.topics.message_id import MessageId
 from tidegate.topics.sub_records import Kind
 from tidegate.txn.txn_id import TxnId

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate.catalog.entries import Kind, Subscription, Topic
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.sub_host import SubscriptionHost
 from tidegate.errors import (
@@ -25,7 +26,6 @@ from tidegate.sim.procedures import Procedure
 from tidegate.sim.sub_auditor import SubAuditor
 from tidegate.sim.sub_log import SubEngine, SubLog
 from tidegate.sim.txn_node import DATA, TxnNode, TxnSettings
-from tidegate.topics.catalog import Kind, Subscription, Topic
 from tidegate.topics.message_id import MessageId
 from tidegate.txn.coordinator_records import TxnState
 from tidegate.txn.txn_id import TxnId

@@ -9,6 +9,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from tidegate.catalog.entries import Kind
 from tidegate.sim.stage import Outcome
 from tidegate.sim.sub_auditor import SubAuditor
 from tidegate.sim.sub_clients import ConsumerClient, InputClient
@@ -16,7 +17,6 @@ from tidegate.sim.sub_node import TOPIC, SubNode, SubSettings, subscription_of
 from tidegate.sim.txn_liveness import _until
 from tidegate.sim.txn_node import DATA
 from tidegate.sim.txn_world import AssemblingFollower, TxnWorld
-from tidegate.topics.catalog import Kind
 
 INPUTS = 2
 CONSUMERS = 3

@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from tidegate.catalog.entries import Topic
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.backend import Limits
 from tidegate.database.live_transactions import Keys, Writes
@@ -22,7 +23,6 @@ from tidegate.database.received import Received
 from tidegate.database.remote import frames
 from tidegate.database.remote.address import find
 from tidegate.errors import InvariantBroken, TidegateError, Unavailable
-from tidegate.topics.catalog import Topic
 from tidegate.topics.message_id import MessageId
 from tidegate.txn.txn_id import TxnId
 

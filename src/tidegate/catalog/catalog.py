@@ -9,98 +9,30 @@ every replay, and whoever planned it plans again to learn why. Ids are given whe
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from difflib import get_close_matches
-from typing import Any, Final, Literal, get_args
+from dataclasses import asdict
+from typing import Any, Final, get_args
 
+from tidegate.catalog import records
+from tidegate.catalog.entries import (
+    Change,
+    Kind,
+    Options,
+    Start,
+    Subscription,
+    SubscriptionCreated,
+    SubscriptionDropped,
+    Topic,
+    TopicCreated,
+    TopicDropped,
+)
+from tidegate.catalog.names import check_name, count, near
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import InvalidArgument, InvariantBroken, LimitExceeded, NotFound
 
 CATALOG_VCHANNEL: Final = "catalog"
-NAME_LENGTH_MAX: Final = 200
 SHARDS_MAX: Final = 1024
 TOPICS_MAX: Final = 10_000
 SUBSCRIPTIONS_MAX: Final = 100_000
-_FORMAT: Final = 1
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)
-
-Kind = Literal["exclusive", "failover", "shared"]
-Start = Literal["earliest", "latest"] | Timestamp
-Options = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """A topic. A dropped one and a later one of the same name differ in `id`, hence in their virtual channels."""
-
-    id: int
-    name: str
-    shards: int
-    created: Timestamp
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def vchannel(self, shard: int) -> str:
-        """The virtual channel of one shard."""
-        if not 0 <= shard < self.shards:
-            raise InvalidArgument(f"topic {self.name!r} has the shards 0 to {self.shards - 1}, not {shard}")
-        return f"topic/{self.id}.{self.name}/{shard}"
-
-    @property
-    def vchannels(self) -> tuple[str, ...]:
-        return tuple(self.vchannel(shard) for shard in range(self.shards))
-
-    @property
-    def producers_vchannel(self) -> str:
-        """Where the records of its idempotent producers go."""
-        return f"producers/{self.id}.{self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """A named reader of a topic."""
-
-    topic_id: int
-    topic: str
-    name: str
-    kind: Kind
-    created: Timestamp
-    start: Start
-    max_redeliveries: int | None = None
-    dead_letter_topic: str | None = None
-
-    @property
-    def vchannel(self) -> str:
-        """The virtual channel of its acknowledgements."""
-        return f"subscription/{self.topic_id}.{self.topic}/{self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class TopicCreated:
-    topic: Topic
-
-
-@dataclass(frozen=True, slots=True)
-class TopicDropped:
-    """The topic is gone, and with it its `subscriptions`."""
-
-    topic: Topic
-    subscriptions: tuple[Subscription, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionCreated:
-    subscription: Subscription
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionDropped:
-    subscription: Subscription
-
-
-Change = TopicCreated | TopicDropped | SubscriptionCreated | SubscriptionDropped
 
 
 class Catalog:
@@ -128,7 +60,7 @@ class Catalog:
         """Raises: `NotFound`, with names that come near."""
         topic = self._topics.get(name)
         if topic is None:
-            raise NotFound(f"there is no topic {name!r}{_near(name, self._topics)}")
+            raise NotFound(f"there is no topic {name!r}{near(name, self._topics)}")
         return topic
 
     def subscription(self, topic: str, name: str) -> Subscription:
@@ -137,7 +69,7 @@ class Catalog:
         found = self._subscriptions.get((topic, name))
         if found is None:
             names = [each.name for each in self.subscriptions(topic)]
-            raise NotFound(f"topic {topic!r} has no subscription {name!r}{_near(name, names)}")
+            raise NotFound(f"topic {topic!r} has no subscription {name!r}{near(name, names)}")
         return found
 
     def topics(self) -> tuple[Topic, ...]:
@@ -167,12 +99,12 @@ class Catalog:
             if if_not_exists:
                 return None
             raise InvalidArgument(
-                f"topic {name!r} exists since {there.created} with {_count(there.shards, 'shard')};"
+                f"topic {name!r} exists since {there.created} with {count(there.shards, 'shard')};"
                 f" use IF NOT EXISTS, or drop it first"
             )
         if len(self._topics) >= self._topics_max:
             raise LimitExceeded("the number of topics", len(self._topics) + 1, self._topics_max, "topics_max")
-        return _record("create_topic", name=name, shards=shards, options=dict(options or {}))
+        return records.write("create_topic", name=name, shards=shards, options=dict(options or {}))
 
     def plan_drop_topic(self, name: str, *, if_exists: bool = False) -> bytes | None:
         """The record that drops a topic and its subscriptions; None when there is none and that is fine.
@@ -188,7 +120,7 @@ class Catalog:
                 f"topic {name!r} takes the dead letters of subscription {user.name!r} on {user.topic!r};"
                 f" drop that subscription first"
             )
-        return _record("drop_topic", id=topic.id, name=name)
+        return records.write("drop_topic", id=topic.id, name=name)
 
     def plan_create_subscription(
         self,
@@ -223,7 +155,7 @@ class Catalog:
         count = len(self._subscriptions)
         if count >= self._subscriptions_max:
             raise LimitExceeded("the number of subscriptions", count + 1, self._subscriptions_max, "subscriptions_max")
-        return _record(
+        return records.write(
             "create_subscription",
             topic_id=of.id,
             topic=topic,
@@ -239,7 +171,7 @@ class Catalog:
         if if_exists and (topic, name) not in self._subscriptions:
             return None
         dropped = self.subscription(topic, name)
-        return _record("drop_subscription", topic_id=dropped.topic_id, topic=topic, name=name)
+        return records.write("drop_subscription", topic_id=dropped.topic_id, topic=topic, name=name)
 
     def _check_dead_letters(self, about: str, topic: str, redeliveries: int | None, dead_letters: str | None) -> None:
         if redeliveries is not None and (type(redeliveries) is not int or redeliveries < 0):
@@ -265,7 +197,7 @@ class Catalog:
         if timestamp < self._applied:
             raise InvariantBroken(f"catalog: the record at {timestamp} comes after the one at {self._applied}")
         self._applied = timestamp
-        what, facts = _read(record)
+        what, facts = records.read(record)
         match what:
             case "create_topic":
                 change = self._create_topic(facts, timestamp)
@@ -327,7 +259,7 @@ class Catalog:
 
     def snapshot(self) -> bytes:
         """All of it; `restore` and the records after it give what all records give."""
-        return _record(
+        return records.write(
             "snapshot",
             version=self.version,
             changed=self.changed,
@@ -342,7 +274,7 @@ class Catalog:
         cls, snapshot: bytes, *, topics_max: int = TOPICS_MAX, subscriptions_max: int = SUBSCRIPTIONS_MAX
     ) -> Catalog:
         """The catalog a snapshot was taken of. Raises: `InvariantBroken` when it is none."""
-        what, facts = _read(snapshot)
+        what, facts = records.read(snapshot)
         if what != "snapshot":
             raise InvariantBroken(f"catalog: a snapshot says {what!r}")
         catalog = cls(topics_max=topics_max, subscriptions_max=subscriptions_max)
@@ -359,16 +291,6 @@ class Catalog:
         return catalog
 
 
-def check_name(what: str, name: str) -> None:
-    """Raises: `InvalidArgument` for what cannot be a name; `what` is "topic" or "subscription"."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > NAME_LENGTH_MAX:
-        shown = name if not isinstance(name, str) or len(name) <= NAME_LENGTH_MAX else name[:40] + "..."
-        raise InvalidArgument(
-            f"{shown!r} cannot name a {what}: a name has letters, digits, _ - and ., begins with a letter or _,"
-            f" and has at most {NAME_LENGTH_MAX} characters"
-        )
-
-
 def _subscription(facts: dict[str, Any]) -> Subscription:
     start = facts["start"]
     return Subscription(
@@ -378,35 +300,3 @@ def _subscription(facts: dict[str, Any]) -> Subscription:
             "start": Timestamp(start) if isinstance(start, int) else start,
         }
     )
-
-
-def _record(what: str, **facts: Any) -> bytes:
-    try:
-        return json.dumps({"format": _FORMAT, "what": what, **facts}, sort_keys=True, allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"options are plain JSON values: {error}") from None
-
-
-def _read(record: bytes) -> tuple[str, dict[str, Any]]:
-    try:
-        facts = json.loads(record)
-        version, what = facts.pop("format"), facts.pop("what")
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise InvariantBroken(f"catalog: {record[:40]!r} is not a record of the catalog") from error
-    if version != _FORMAT:
-        raise InvariantBroken(f"catalog: a record of format {version}; this Tidegate reads {_FORMAT}: upgrade it")
-    return what, facts
-
-
-def _near(name: str, names: Any) -> str:
-    names = sorted(names)
-    near = get_close_matches(name, names, n=3, cutoff=0.5)
-    if near:
-        return f"; did you mean {' or '.join(repr(each) for each in near)}?"
-    if not names:
-        return "; none has been created yet"
-    return f"; there are {', '.join(repr(each) for each in names[:5])}{' and others' if len(names) > 5 else ''}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from tidegate.clock.timestamp import Timestamp
-from tidegate.errors import InvalidArgument, InvariantBroken, LimitExceeded, NotFound
-from tidegate.topics.catalog import (
-    Catalog,
+from tidegate.catalog.catalog import Catalog
+from tidegate.catalog.entries import (
     Change,
     SubscriptionCreated,
     SubscriptionDropped,
@@ -17,6 +15,8 @@ from tidegate.topics.catalog import (
     TopicCreated,
     TopicDropped,
 )
+from tidegate.clock.timestamp import Timestamp
+from tidegate.errors import InvalidArgument, InvariantBroken, LimitExceeded, NotFound
 
 NOON = Timestamp.compose(1_767_268_800_000)
 

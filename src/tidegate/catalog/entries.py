@@ -1,0 +1,85 @@
+"""What the catalog holds, and how it says that something changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tidegate.clock.timestamp import Timestamp
+from tidegate.errors import InvalidArgument
+
+Kind = Literal["exclusive", "failover", "shared"]
+Start = Literal["earliest", "latest"] | Timestamp
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic. A dropped one and a later one of the same name differ in `id`, hence in their virtual channels."""
+
+    id: int
+    name: str
+    shards: int
+    created: Timestamp
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def vchannel(self, shard: int) -> str:
+        """The virtual channel of one shard."""
+        if not 0 <= shard < self.shards:
+            raise InvalidArgument(f"topic {self.name!r} has the shards 0 to {self.shards - 1}, not {shard}")
+        return f"topic/{self.id}.{self.name}/{shard}"
+
+    @property
+    def vchannels(self) -> tuple[str, ...]:
+        return tuple(self.vchannel(shard) for shard in range(self.shards))
+
+    @property
+    def producers_vchannel(self) -> str:
+        """Where the records of its idempotent producers go."""
+        return f"producers/{self.id}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A named reader of a topic."""
+
+    topic_id: int
+    topic: str
+    name: str
+    kind: Kind
+    created: Timestamp
+    start: Start
+    max_redeliveries: int | None = None
+    dead_letter_topic: str | None = None
+
+    @property
+    def vchannel(self) -> str:
+        """The virtual channel of its acknowledgements."""
+        return f"subscription/{self.topic_id}.{self.topic}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCreated:
+    topic: Topic
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDropped:
+    """The topic is gone, and with it its `subscriptions`."""
+
+    topic: Topic
+    subscriptions: tuple[Subscription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionCreated:
+    subscription: Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionDropped:
+    subscription: Subscription
+
+
+Change = TopicCreated | TopicDropped | SubscriptionCreated | SubscriptionDropped
