@@ -14,6 +14,7 @@
     │   ├── ClockStalled             no timestamp could be had in time
     │   ├── WaitTimeout              what was waited for did not happen in time
     │   ├── Conflict                 somebody else was faster; run the transaction again
+    │   ├── SchemaMismatch           rows of an older schema of their table; look it up again
     │   └── TransactionAborted       it was ended from outside; run it again
     │       └── TransactionExpired       it took longer than its timeout or lease
     ├── OutcomeUnknown           it may have been written; ask before repeating
@@ -97,6 +98,15 @@ class WaitTimeout(Retryable, TimeoutError):
 
 class Conflict(Retryable):
     """Another transaction was faster at the same key or message; nothing of this one remains. Run it again."""
+
+
+class SchemaMismatch(Retryable):
+    """The rows were made for another version of their table's schema than the one in effect since `timestamp`."""
+
+    def __init__(self, message: str, *, table: str, timestamp: int) -> None:
+        super().__init__(message)
+        self.table = table
+        self.timestamp = timestamp
 
 
 class TransactionAborted(Retryable):

@@ -18,7 +18,7 @@ from threading import Event, Lock, Thread
 from typing import Any, Final
 
 from tidegate.catalog.catalog import CATALOG_VCHANNEL, Catalog
-from tidegate.catalog.entries import Change, Topic
+from tidegate.catalog.entries import Change, Topic, TopicDropped
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.clients import OWNER, Clients
 from tidegate.database.journal import Journal
@@ -28,8 +28,8 @@ from tidegate.database.report import Report
 from tidegate.database.settings import DatabaseSettings
 from tidegate.database.subscriptions import Subscriptions
 from tidegate.database.transactions import Transactions
-from tidegate.errors import NotFound, TidegateError, WaitTimeout
-from tidegate.log.message import Message
+from tidegate.errors import NotFound, Retryable, TidegateError, WaitTimeout
+from tidegate.log.message import Message, MessageType
 from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.log import Log
 from tidegate.runtime.steps import run
@@ -44,6 +44,7 @@ SYSTEM: Final = "system"
 _SHAPE: Final = "database/shape"
 _LOOK_EVERY_S: Final = 0.05
 _READ_S: Final = 10.0
+_DDL_S: Final = 10.0
 
 
 class Engine:
@@ -169,9 +170,28 @@ class Engine:
         finally:
             journal.leave()
         if change is not None:
+            self._announce(change, record)
             for told in self.on_catalog:
                 told(change)
         return change
+
+    def _announce(self, change: Change, record: bytes) -> None:
+        """Put a change into the virtual channels it is about: what straddles it there is failed, and told why.
+
+        The catalog's own record decides. If one of these cannot be written, what is open there ends at its timeout.
+        """
+        match change:
+            case TopicDropped(topic, _):
+                places = [(topic.id, shard, topic.vchannel(shard)) for shard in range(topic.shards)]
+            case _:
+                return
+        for id, shard, vchannel in places:
+            try:
+                self.log.channel(self.channel_of(id, shard), create=False).append(
+                    vchannel, record, kind=MessageType.DDL, timeout_s=_DDL_S
+                )
+            except Retryable as error:
+                _logger.warning("%s: a change of %r was not written there: %s", self.path, vchannel, error)
 
     def topic(self, name: str) -> Topic:
         """A topic by its name.

@@ -282,6 +282,18 @@ class TestTransactions:
         assert txn.state == "ABORTED"
         assert not desk.all("t") and not desk.open_transactions()
 
+    def test_dropping_a_topic_ends_what_has_written_there_ahead_of_its_commit(self, open_desk):
+        """Seed 000: a change of the catalog is in the timeline, and whatever straddles it is failed and told why."""
+        desk = open_desk(transaction_buffer_bytes=100)
+        desk.db.sql("CREATE TOPIC gone")
+        txn = desk.db.transaction()
+        txn.send("gone", "x" * 200)
+        txn.send("t", "elsewhere")
+        desk.owner.sql("DROP TOPIC gone")
+        with pytest.raises(errors.TransactionAborted, match="DDL in 'topic/.*gone"):
+            txn.commit()
+        assert not desk.all("t") and not desk.open_transactions()
+
     def test_time_goes_on_from_one_commit_to_the_next(self, desk):
         stamps = []
         for number in range(10):
