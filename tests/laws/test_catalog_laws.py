@@ -1,20 +1,48 @@
-"""Laws of the catalog: a snapshot and the records after it equal all records; ids never come back."""
+"""Laws of the catalog: a snapshot and the records after it equal all records; ids never come back; every cut keeps the
+tables and schemas of its time (time-log fact 45)."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.catalog.catalog import Catalog
-from tidegate.catalog.entries import Change, SubscriptionCreated, SubscriptionDropped, TopicCreated, TopicDropped
+from tidegate.catalog.entries import (
+    Change,
+    SubscriptionCreated,
+    SubscriptionDropped,
+    TableAltered,
+    TableCreated,
+    TableDropped,
+    TopicCreated,
+    TopicDropped,
+)
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import InvalidArgument
+from tidegate.tables.definition import AddColumn, ColumnDef, DropColumn, RenameColumn
 
 names = st.sampled_from(["a", "b", "c"])
 starts = st.sampled_from(["earliest", "latest", Timestamp(7)])
+columns = st.sampled_from(["k", "x", "X", "y", "z"])
+types = st.sampled_from([pa.int64(), pa.string(), pa.float64(), pa.list_(pa.decimal128(5, 2))])
+tables = st.one_of(
+    st.tuples(
+        st.just("create_table"),
+        names,
+        st.lists(st.tuples(columns, types), min_size=1, max_size=3).map(tuple),
+        st.lists(columns, max_size=2).map(tuple),
+    ),
+    st.tuples(st.just("drop_table"), names),
+    st.tuples(st.just("add"), names, columns, types),
+    st.tuples(st.just("remove"), names, columns),
+    st.tuples(st.just("rename"), names, columns, columns),
+)
 steps = st.one_of(
+    tables,
+    tables,
     st.tuples(st.just("create"), names, st.integers(1, 3)),
     st.tuples(st.just("drop"), names),
     st.tuples(st.just("subscribe"), names, names, starts, st.none() | names),
@@ -36,13 +64,24 @@ def plan(catalog: Catalog, step: tuple[Any, ...]) -> bytes | None:
                 )
             case ("unsubscribe", topic, name):
                 return catalog.plan_drop_subscription(topic, name)
+            case ("create_table", name, with_columns, key):
+                return catalog.plan_create_table(name, [ColumnDef(*each) for each in with_columns], key)
+            case ("drop_table", name):
+                return catalog.plan_drop_table(name)
+            case ("add", name, column, type):
+                return catalog.plan_alter_table(name, AddColumn(column, type))
+            case ("remove", name, column):
+                return catalog.plan_alter_table(name, DropColumn(column))
+            case ("rename", name, column, to):
+                return catalog.plan_alter_table(name, RenameColumn(column, to))
     except InvalidArgument:
         return None
     raise AssertionError(step)
 
 
 def state(catalog: Catalog) -> tuple[Any, ...]:
-    return (catalog.topics(), catalog.subscriptions(), catalog.version, catalog.changed, catalog.snapshot())
+    cuts = [catalog.tables_at(Timestamp(n)) for n in range(int(catalog.changed) + 1)]
+    return (catalog.topics(), catalog.subscriptions(), catalog.tables(), cuts, catalog.version, catalog.snapshot())
 
 
 def written(catalog: Catalog, groups: list[list[tuple[Any, ...]]]) -> list[tuple[bytes, Timestamp, Change | None]]:
@@ -83,6 +122,7 @@ def test_changes_tell_the_whole_story_and_ids_never_come_back(groups: list[list[
     catalog = Catalog()
     topics: dict[str, Any] = {}
     subscriptions: dict[tuple[str, str], Any] = {}
+    found: dict[str, Any] = {}
     ids = [0]
     for _, _, change in written(catalog, groups):
         match change:
@@ -101,8 +141,116 @@ def test_changes_tell_the_whole_story_and_ids_never_come_back(groups: list[list[
                 subscriptions[made.topic, made.name] = made
             case SubscriptionDropped(made):
                 assert subscriptions.pop((made.topic, made.name)) == made
+            case TableCreated(table):
+                assert table.id > ids[-1] and table.name not in found
+                ids.append(table.id)
+                found[table.name] = table
+            case TableAltered(table):
+                assert table.versions[:-1] == found[table.name].versions
+                assert table.schema.columns != found[table.name].schema.columns
+                found[table.name] = table
+            case TableDropped(table):
+                assert found.pop(table.name).versions == table.versions
+        assert not topics.keys() & found.keys()
         for each in catalog.subscriptions():
             assert catalog.topic(each.topic).id == each.topic_id
             assert each.dead_letter_topic is None or catalog.topic(each.dead_letter_topic)
     assert catalog.topics() == tuple(topics[name] for name in sorted(topics))
     assert catalog.subscriptions() == tuple(subscriptions[key] for key in sorted(subscriptions))
+    assert catalog.tables() == tuple(found[name] for name in sorted(found))
+
+
+class Model:
+    """The dumbest database: a list of (column, type) per table, copied whole at every timestamp."""
+
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+        self.tables: dict[str, tuple[list[tuple[str, pa.DataType]], set[str]]] = {}
+        self.cuts: list[dict[str, list[tuple[str, pa.DataType]]]] = [{}]
+
+    def do(self, step: tuple[Any, ...]) -> bool:
+        """Whether it can be; if so it has been done."""
+        done = self._do(step)
+        if done:
+            self.cuts.append({name: list(of) for name, (of, _) in self.tables.items()})
+        return done
+
+    def _do(self, step: tuple[Any, ...]) -> bool:
+        what, name, *rest = step
+        taken = name in self.topics or name in self.tables
+        if what == "create":
+            if not taken:
+                self.topics.add(name)
+            return not taken
+        if what == "drop":
+            there = name in self.topics
+            self.topics.discard(name)
+            return there
+        if what == "create_table":
+            return not taken and self._create(name, *rest)
+        if name not in self.tables:
+            return False
+        if what == "drop_table":
+            del self.tables[name]
+            return True
+        return self._alter(what, *self.tables[name], *rest)
+
+    def _create(self, name: str, of: tuple[tuple[str, pa.DataType], ...], key: tuple[str, ...]) -> bool:
+        types = {column.lower(): type for column, type in of}
+        keys = [each.lower() for each in key]
+        if len(types) < len(of) or len(set(keys)) < len(keys):
+            return False
+        if not all(types.get(each) in (pa.int64(), pa.string()) for each in keys):
+            return False
+        self.tables[name] = (list(of), set(keys))
+        return True
+
+    def _alter(self, what: str, of: list[tuple[str, Any]], keys: set[str], column: str, more: Any = None) -> bool:
+        known = [each.lower() for each, _ in of]
+        old = column.lower()
+        if what == "add":
+            if old not in known:
+                of.append((column, more))
+            return old not in known
+        if old not in known:
+            return False
+        place = known.index(old)
+        if what == "remove":
+            if old in keys or len(of) == 1:
+                return False
+            del of[place]
+            return True
+        if (more.lower() in known and more.lower() != old) or more == of[place][0]:
+            return False
+        if old in keys:
+            keys.remove(old)
+            keys.add(more.lower())
+        of[place] = (more, of[place][1])
+        return True
+
+
+ddl = st.one_of(st.tuples(st.just("create"), names, st.just(1)), st.tuples(st.just("drop"), names), tables, tables)
+
+
+@given(st.lists(ddl, max_size=40), st.integers(0, 40))
+@settings(max_examples=300, deadline=None)
+def test_every_cut_shows_the_tables_and_schemas_that_a_dumb_model_had_then(
+    history: list[tuple[Any, ...]], forgotten: int
+) -> None:
+    catalog, model = Catalog(), Model()
+    for step in history:
+        record = plan(catalog, step)
+        assert (record is not None) == model.do(step), step
+        if record is not None:
+            assert catalog.apply(record, Timestamp(len(model.cuts) - 1)) is not None
+
+    def at(cut: Timestamp) -> dict[str, list[tuple[str, pa.DataType]]]:
+        shown = catalog.tables_at(cut)
+        return {each.name: [(column.name, column.type) for column in each.at(cut).columns] for each in shown}
+
+    assert [at(Timestamp(n)) for n in range(len(model.cuts))] == model.cuts
+    assert {each.name for each in catalog.tables()} == model.tables.keys()
+    catalog.forget_dropped(Timestamp(forgotten))
+    catalog = Catalog.restore(catalog.snapshot())
+    kept = range(forgotten, len(model.cuts))
+    assert [at(Timestamp(n)) for n in kept] == [model.cuts[n] for n in kept]

@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "log": {"errors", "clock", "ports", "log"},
     "txn": {"errors", "clock", "log", "txn"},
     "topics": {"errors", "clock", "log", "txn", "topics"},
-    "tables": {"errors", "clock", "log", "txn", "tables"},
+    "tables": {"errors", "clock", "log", "txn", "topics", "tables"},
     "catalog": {"errors", "clock", "log", "txn", "topics", "tables", "catalog"},
     "stores": {"errors", "ports", "stores"},
     "runtime": {"errors", "clock", "ports", "log", "txn", "stores", "runtime"},

@@ -1,14 +1,16 @@
-"""The catalog: which topics and subscriptions exist, as a fold over the records of one virtual channel.
+"""The catalog: which topics, subscriptions and tables exist, as a fold over the records of one virtual channel.
 
     plan_create_topic(...) ──▶ record ── durable at a timestamp ──▶ apply(record, timestamp) ──▶ Change
 
 A plan checks and changes nothing; what it returns must be in the log before it is applied. Two plans may be made
 before either is in the log: the one that comes second and no longer fits is applied as nothing (`None`), here and in
 every replay, and whoever planned it plans again to learn why. Ids are given when a record is applied, and never twice.
+Topics and tables share their names and the row of ids.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final, get_args
 
@@ -25,24 +27,33 @@ from tidegate.catalog.entries import (
     TopicCreated,
     TopicDropped,
 )
-from tidegate.catalog.names import check_name, count, near
+from tidegate.catalog.names import check_name, check_shards, count, near
+from tidegate.catalog.table_fold import TABLES_MAX, TableFold
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import InvalidArgument, InvariantBroken, LimitExceeded, NotFound
+from tidegate.tables.definition import COLUMNS_MAX, ColumnChange, ColumnDef
+from tidegate.tables.schema import Table
 
 CATALOG_VCHANNEL: Final = "catalog"
-SHARDS_MAX: Final = 1024
 TOPICS_MAX: Final = 10_000
 SUBSCRIPTIONS_MAX: Final = 100_000
 
 
 class Catalog:
-    """Topics and subscriptions by name.
+    """Topics, subscriptions and tables by name.
 
-    Invariants: ids rise and are never reused; every subscription's topic and dead-letter topic exist; the same records
-    in the same order give the same catalog.
+    Invariants: ids rise and are never reused; no topic and table have the same name; every subscription's topic and
+    dead-letter topic exist; the same records in the same order give the same catalog.
     """
 
-    def __init__(self, *, topics_max: int = TOPICS_MAX, subscriptions_max: int = SUBSCRIPTIONS_MAX) -> None:
+    def __init__(
+        self,
+        *,
+        topics_max: int = TOPICS_MAX,
+        subscriptions_max: int = SUBSCRIPTIONS_MAX,
+        tables_max: int = TABLES_MAX,
+        columns_max: int = COLUMNS_MAX,
+    ) -> None:
         self.version = 0
         """How many records have changed it."""
         self.changed = Timestamp.ZERO
@@ -51,6 +62,7 @@ class Catalog:
         self._next_id = 1
         self._topics: dict[str, Topic] = {}
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
+        self._tables = TableFold(tables_max=tables_max, columns_max=columns_max)
         self._topics_max = topics_max
         self._subscriptions_max = subscriptions_max
 
@@ -82,6 +94,24 @@ class Catalog:
             self.topic(topic)
         return tuple(each for _, each in sorted(self._subscriptions.items()) if topic in (None, each.topic))
 
+    def table(self, name: str) -> Table:
+        """Raises: `NotFound`, with names that come near."""
+        if name in self._topics:
+            raise NotFound(f"{name!r} is a topic, not a table")
+        return self._tables.table(name)
+
+    def table_by_id(self, id: int) -> Table:
+        """Also a dropped one, while it is remembered. Raises: `NotFound`."""
+        return self._tables.by_id(id)
+
+    def tables(self) -> tuple[Table, ...]:
+        """Those that are there, by name."""
+        return self._tables.tables()
+
+    def tables_at(self, timestamp: Timestamp) -> tuple[Table, ...]:
+        """Those that a cut at this time shows, by name; since dropped ones too, while they are remembered."""
+        return self._tables.at(timestamp)
+
     # -- planning --------------------------------------------------------------------------------------------
 
     def plan_create_topic(
@@ -92,8 +122,8 @@ class Catalog:
         Raises: `InvalidArgument` for a bad name or number of shards and for one that exists, `LimitExceeded`.
         """
         check_name("topic", name)
-        if type(shards) is not int or not 1 <= shards <= SHARDS_MAX:
-            raise InvalidArgument(f"topic {name!r}: the number of shards is from 1 to {SHARDS_MAX}, not {shards!r}")
+        check_shards("topic", name, shards)
+        self._check_free(name, self._tables.get(name), "table")
         there = self._topics.get(name)
         if there is not None:
             if if_not_exists:
@@ -173,6 +203,42 @@ class Catalog:
         dropped = self.subscription(topic, name)
         return records.write("drop_subscription", topic_id=dropped.topic_id, topic=topic, name=name)
 
+    def plan_create_table(
+        self,
+        name: str,
+        columns: Sequence[ColumnDef],
+        key: Sequence[str] = (),
+        *,
+        shards: int = 1,
+        options: Options | None = None,
+        if_not_exists: bool = False,
+    ) -> bytes | None:
+        """The record that creates a table; None when it exists and that is fine. Without a `key` it only grows.
+
+        Raises: `InvalidArgument` for a name, column, key or number of shards that cannot be and for a name that is
+        taken, `LimitExceeded`.
+        """
+        check_name("table", name)
+        self._check_free(name, self._topics.get(name), "topic")
+        return self._tables.plan_create(name, columns, key, shards=shards, options=options, if_not_exists=if_not_exists)
+
+    def plan_alter_table(self, name: str, *changes: ColumnChange, if_exists: bool = False) -> bytes | None:
+        """The record of the table's next schema, all changes in one; None when they leave it as it is.
+
+        Raises: `NotFound` for an unknown table or column, `InvalidArgument` for a change that cannot be.
+        """
+        return self._tables.plan_alter(name, changes, if_exists=if_exists)
+
+    def plan_drop_table(self, name: str, *, if_exists: bool = False) -> bytes | None:
+        """The record that drops a table; None when there is none and that is fine. Raises: `NotFound`."""
+        return self._tables.plan_drop(name, if_exists=if_exists)
+
+    def _check_free(self, name: str, there: Topic | Table | None, what: str) -> None:
+        if there is not None:
+            raise InvalidArgument(
+                f"{what} {name!r} exists since {there.created}; topics and tables share their names: take another one"
+            )
+
     def _check_dead_letters(self, about: str, topic: str, redeliveries: int | None, dead_letters: str | None) -> None:
         if redeliveries is not None and (type(redeliveries) is not int or redeliveries < 0):
             raise InvalidArgument(f"{about}: `max_redeliveries` is 0 or more, not {redeliveries!r}")
@@ -200,13 +266,19 @@ class Catalog:
         what, facts = records.read(record)
         match what:
             case "create_topic":
-                change = self._create_topic(facts, timestamp)
+                change: Change | None = self._create_topic(facts, timestamp)
             case "drop_topic":
                 change = self._drop_topic(facts)
             case "create_subscription":
                 change = self._create_subscription(facts, timestamp)
             case "drop_subscription":
                 change = self._drop_subscription(facts)
+            case "create_table":
+                change = self._create_table(facts, timestamp)
+            case "alter_table":
+                change = self._tables.alter(facts, timestamp)
+            case "drop_table":
+                change = self._tables.drop(facts, timestamp)
             case _:
                 raise InvariantBroken(f"catalog: a record at {timestamp} says {what!r}, which means nothing here")
         if change is not None:
@@ -215,12 +287,22 @@ class Catalog:
         return change
 
     def _create_topic(self, facts: dict[str, Any], timestamp: Timestamp) -> Change | None:
-        if facts["name"] in self._topics:
+        if self._is_taken(facts["name"]):
             return None
         topic = Topic(self._next_id, facts["name"], facts["shards"], timestamp, facts["options"])
         self._next_id += 1
         self._topics[topic.name] = topic
         return TopicCreated(topic)
+
+    def _create_table(self, facts: dict[str, Any], timestamp: Timestamp) -> Change | None:
+        if self._is_taken(facts["name"]):
+            return None
+        created = self._tables.create(facts, self._next_id, timestamp)
+        self._next_id += 1
+        return created
+
+    def _is_taken(self, name: str) -> bool:
+        return name in self._topics or self._tables.get(name) is not None
 
     def _drop_topic(self, facts: dict[str, Any]) -> Change | None:
         topic = self._topics.get(facts["name"])
@@ -239,7 +321,7 @@ class Catalog:
             return None
         if dead_letters is not None and dead_letters not in self._topics:
             return None
-        subscription = _subscription({**facts, "created": timestamp})
+        subscription = Subscription.of({**facts, "created": timestamp})
         self._subscriptions[topic.name, subscription.name] = subscription
         return SubscriptionCreated(subscription)
 
@@ -255,6 +337,13 @@ class Catalog:
         users = (each for each in self._subscriptions.values() if topic == each.dead_letter_topic)
         return min(users, key=lambda each: (each.topic, each.name), default=None)
 
+    def forget_dropped(self, before: Timestamp) -> tuple[Table, ...]:
+        """Forget the tables that no cut from `before` on shows, and say which.
+
+        Not in the log: after a replay the same call forgets them again.
+        """
+        return self._tables.forget(before)
+
     # -- snapshots -------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
@@ -267,17 +356,16 @@ class Catalog:
             next_id=self._next_id,
             topics=[asdict(each) for each in self.topics()],
             subscriptions=[asdict(each) for each in self.subscriptions()],
+            tables=self._tables.facts(),
         )
 
     @classmethod
-    def restore(
-        cls, snapshot: bytes, *, topics_max: int = TOPICS_MAX, subscriptions_max: int = SUBSCRIPTIONS_MAX
-    ) -> Catalog:
+    def restore(cls, snapshot: bytes, **limits: int) -> Catalog:
         """The catalog a snapshot was taken of. Raises: `InvariantBroken` when it is none."""
         what, facts = records.read(snapshot)
         if what != "snapshot":
             raise InvariantBroken(f"catalog: a snapshot says {what!r}")
-        catalog = cls(topics_max=topics_max, subscriptions_max=subscriptions_max)
+        catalog = cls(**limits)
         catalog.version = facts["version"]
         catalog.changed = Timestamp(facts["changed"])
         catalog._applied = Timestamp(facts["applied"])
@@ -286,17 +374,7 @@ class Catalog:
             topic = Topic(**{**each, "created": Timestamp(each["created"])})
             catalog._topics[topic.name] = topic
         for each in facts["subscriptions"]:
-            subscription = _subscription(each)
+            subscription = Subscription.of(each)
             catalog._subscriptions[subscription.topic, subscription.name] = subscription
+        catalog._tables.load(facts.get("tables", ()))  # Snapshots from before there were tables have none.
         return catalog
-
-
-def _subscription(facts: dict[str, Any]) -> Subscription:
-    start = facts["start"]
-    return Subscription(
-        **{
-            **facts,
-            "created": Timestamp(facts["created"]),
-            "start": Timestamp(start) if isinstance(start, int) else start,
-        }
-    )

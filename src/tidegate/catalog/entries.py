@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import InvalidArgument
+from tidegate.tables.schema import Table
 
 Kind = Literal["exclusive", "failover", "shared"]
 Start = Literal["earliest", "latest"] | Timestamp
@@ -58,6 +59,13 @@ class Subscription:
         """The virtual channel of its acknowledgements."""
         return f"subscription/{self.topic_id}.{self.topic}/{self.name}"
 
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> Subscription:
+        """The one that a record or a snapshot tells of."""
+        start = facts["start"]
+        start = Timestamp(start) if isinstance(start, int) else start
+        return cls(**{**facts, "created": Timestamp(facts["created"]), "start": start})
+
 
 @dataclass(frozen=True, slots=True)
 class TopicCreated:
@@ -82,4 +90,25 @@ class SubscriptionDropped:
     subscription: Subscription
 
 
-Change = TopicCreated | TopicDropped | SubscriptionCreated | SubscriptionDropped
+@dataclass(frozen=True, slots=True)
+class TableCreated:
+    table: Table
+
+
+@dataclass(frozen=True, slots=True)
+class TableAltered:
+    """The newest version of the table's schema is new, in effect `since` the timestamp of the record."""
+
+    table: Table
+
+
+@dataclass(frozen=True, slots=True)
+class TableDropped:
+    """The table as it was, with the timestamp at which it was `dropped`."""
+
+    table: Table
+
+
+Change = (
+    TopicCreated | TopicDropped | SubscriptionCreated | SubscriptionDropped | TableCreated | TableAltered | TableDropped
+)

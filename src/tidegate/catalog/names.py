@@ -10,6 +10,7 @@ from typing import Final
 from tidegate.errors import InvalidArgument
 
 NAME_LENGTH_MAX: Final = 200
+SHARDS_MAX: Final = 1024
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)
 
 
@@ -21,6 +22,12 @@ def check_name(what: str, name: str) -> None:
             f"{shown!r} cannot name a {what}: a name has letters, digits, _ - and ., begins with a letter or _,"
             f" and has at most {NAME_LENGTH_MAX} characters"
         )
+
+
+def check_shards(what: str, name: str, shards: int) -> None:
+    """Raises: `InvalidArgument` for a number of shards that cannot be."""
+    if type(shards) is not int or not 1 <= shards <= SHARDS_MAX:
+        raise InvalidArgument(f"{what} {name!r}: the number of shards is from 1 to {SHARDS_MAX}, not {shards!r}")
 
 
 def near(name: str, names: Iterable[str]) -> str:

@@ -6,7 +6,9 @@ version took effect, so whatever was written can be read by the schema of any ti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -91,6 +93,13 @@ class Table:
     shards: int
     created: Timestamp
     versions: tuple[TableSchema, ...]
+    dropped: Timestamp | None = None
+    """From when on it is no more; cuts before still have it."""
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def existed(self, at: Timestamp) -> bool:
+        """Whether a cut at this time has it. At the timestamp of its creation it does, at that of its end not."""
+        return self.created <= at and (self.dropped is None or at < self.dropped)
 
     @property
     def schema(self) -> TableSchema:
@@ -104,7 +113,9 @@ class Table:
         raise NotFound(f"table {self.name!r} has the schema versions 1 to {len(self.versions)}, not {number}")
 
     def at(self, timestamp: Timestamp) -> TableSchema:
-        """The schema that was in effect at a time. Raises: `NotFound` before the table existed."""
+        """The schema that was in effect at a time. Raises: `NotFound` before and after the table."""
+        if self.dropped is not None and timestamp >= self.dropped:
+            raise NotFound(f"table {self.name!r} was dropped at {self.dropped}: at {timestamp} there is none")
         for each in reversed(self.versions):
             if each.since <= timestamp:
                 return each
