@@ -290,7 +290,7 @@ class TestTransactions:
         txn.send("gone", "x" * 200)
         txn.send("t", "elsewhere")
         desk.owner.sql("DROP TOPIC gone")
-        with pytest.raises(errors.TransactionAborted, match="DDL in 'topic/.*gone"):
+        with pytest.raises(errors.TransactionAborted, match=r"DDL in 'topic/.*gone"):
             txn.commit()
         assert not desk.all("t") and not desk.open_transactions()
 
