@@ -1,8 +1,8 @@
 """The types of columns: Spark SQL text to Arrow and back.
 
     BOOLEAN   TINYINT | BYTE   SMALLINT | SHORT   INT | INTEGER   BIGINT | LONG   FLOAT | REAL   DOUBLE
-    DECIMAL[(precision[, scale])] | DEC | NUMERIC   STRING   BINARY   DATE   TIMESTAMP | TIMESTAMP_LTZ   TIMESTAMP_NTZ
-    ARRAY<T>   STRUCT<name: T, ...>   MAP<K, V>
+    DECIMAL[(precision[, scale])] | DEC | NUMERIC   STRING | TEXT   BINARY   DATE   TIMESTAMP | TIMESTAMP_LTZ
+    TIMESTAMP_NTZ   ARRAY<T>   STRUCT<name: T, ...>   MAP<K, V>
 
 Law: `from_sql(to_sql(type)) == type` for each of these, and `to_sql` gives one text for one type, which is what the
 catalog's records hold. VARCHAR(n) and CHAR(n) are refused: Tidegate checks no lengths, and would break the promise.
@@ -42,6 +42,7 @@ _ALIASES: Final = {
     "INTEGER": "INT",
     "LONG": "BIGINT",
     "REAL": "FLOAT",
+    "TEXT": "STRING",
     "TIMESTAMP_LTZ": "TIMESTAMP",
     "DEC": "DECIMAL",
     "NUMERIC": "DECIMAL",
@@ -130,7 +131,7 @@ def map(key: pa.DataType, value: pa.DataType) -> pa.DataType:
 
 
 def _hint(name: str) -> str:
-    if name in ("VARCHAR", "CHAR", "TEXT", "NVARCHAR", "CHARACTER"):
+    if name in ("VARCHAR", "CHAR", "NVARCHAR", "CHARACTER"):
         return "lengths of strings are not checked; write STRING"
     if name in ("DATETIME", "TIMESTAMPTZ"):
         return "write TIMESTAMP, or TIMESTAMP_NTZ for one without a time zone"
