@@ -31,6 +31,7 @@ from tidegate.topics.routing import Key
 _SHAPES_MAX: Final = 1024
 _COMPILED_MAX: Final = 256
 _NULL: Final = type(None)
+_PLAIN: Final = frozenset({list, tuple, dict})
 
 Plan = tuple[Any, ...] | None
 """Under which name a row has each column, None for one it has not; None altogether when it has all of them in order."""
@@ -179,7 +180,7 @@ class RowsIn:
     # Whole columns --------------------------------------------------------------------------------------------------
 
     def _tabular_kind(self, rows: Any) -> bool:
-        return (
+        return type(rows) not in _PLAIN and (
             isinstance(rows, pa.Table | pa.RecordBatch | pa.Array | pa.ChunkedArray | np.ndarray)
             or hasattr(rows, "__arrow_c_stream__")
             or hasattr(rows, "__arrow_c_array__")
@@ -194,11 +195,10 @@ class RowsIn:
             names = [str(each) for each in rows.columns]
             return self._named(names, [_from_pandas(rows.iloc[:, index]) for index in range(len(names))])
         if isinstance(rows, pa.Array | pa.ChunkedArray | np.ndarray) or _pandas(rows, "Series"):
-            return self._named(["a column"], [self._only_key(rows)])
-        try:
-            table = rows if isinstance(rows, pa.Table | pa.RecordBatch) else pa.table(rows)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError):
-            return self._named(["a column"], [self._only_key(pa.chunked_array(rows))])
+            return self._named([self.columns[0].name], [self._only_key(rows)])
+        table = rows if isinstance(rows, pa.Table | pa.RecordBatch) else _from_arrow(rows)
+        if isinstance(table, pa.ChunkedArray):
+            return self._named([self.columns[0].name], [self._only_key(table)])
         return self._named(table.schema.names, table.columns)
 
     def _only_key(self, column: Any) -> Any:
@@ -210,8 +210,6 @@ class RowsIn:
         return _from_pandas(column) if _pandas(column, "Series") else column
 
     def _named(self, names: list[str], columns: list[Any]) -> dict[str, Any]:
-        if names == ["a column"]:
-            names = [self.columns[0].name]
         places = self._places(names, "the columns given")
         return {self.columns[place].name: column for place, column in zip(places, columns, strict=True)}
 
@@ -289,6 +287,24 @@ def _pandas(value: Any, name: str) -> bool:
     """Whether it is pandas' class of that name; pandas is not imported to find out."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(value, getattr(pandas, name, ()))
+
+
+def _from_arrow(rows: Any) -> pa.Table | pa.RecordBatch | pa.ChunkedArray:
+    """What an object gives through Arrow's C interface: a table, or a bare column."""
+    try:
+        if not hasattr(rows, "__arrow_c_stream__"):
+            array = pa.array(rows)
+            return (
+                pa.RecordBatch.from_struct_array(array) if pa.types.is_struct(array.type) else pa.chunked_array([array])
+            )
+        try:
+            stream = pa.RecordBatchReader.from_stream(rows)
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            return pa.chunked_array(rows)
+        return stream.read_all()
+    except (pa.ArrowException, OSError) as error:
+        why = str(error).partition(". Detail")[0]
+        raise InvalidArgument(f"the {type(rows).__name__} broke while its rows were read: {why}") from error
 
 
 def _from_pandas(series: Any) -> Any:
