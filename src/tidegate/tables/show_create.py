@@ -1,0 +1,25 @@
+"""The statement that creates a table as it is now, for SHOW CREATE TABLE.
+
+Law: reading it gives the table's columns, key and shards.
+"""
+
+from __future__ import annotations
+
+from tidegate.tables.column_type import to_sql
+from tidegate.tables.schema import Table
+
+
+def show_create(table: Table) -> str:
+    """CREATE TABLE with the newest schema. Names are quoted, so that none is taken for a keyword."""
+    schema = table.schema
+    lines = [
+        f"  {_quote(each.name)} {to_sql(each.type)}{'' if each.nullable else ' NOT NULL'}" for each in schema.columns
+    ]
+    if schema.key:
+        lines.append(f"  PRIMARY KEY ({', '.join(_quote(each.name) for each in schema.key_columns)})")
+    body = ",\n".join(lines)
+    return f"CREATE TABLE {_quote(table.name)} (\n{body}\n) SHARDS {table.shards}"
+
+
+def _quote(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
