@@ -80,6 +80,11 @@ class Alignment:
     def pending(self) -> tuple[Aligning, ...]:
         return tuple(self._pending)
 
+    @property
+    def newest(self) -> tuple[Epoch, Timestamp]:
+        """Of the last barrier begun: who asked for it waits for this epoch."""
+        return self._epoch, self._timestamp
+
     def begin(
         self, timestamp: Timestamp, channels: Iterable[str], *, is_checkpoint: bool, now_ms: int
     ) -> tuple[AlignmentEffect, ...]:

@@ -34,7 +34,8 @@ class BarrierSettings:
     checkpoint_every: int = 1
     """Every so many barriers one is a checkpoint."""
     in_flight_max: int = 1000
-    """Barriers without a checkpoint yet at which periodic ones are skipped; the next then covers more."""
+    """Barriers without a checkpoint yet at which periodic ones are skipped; the next then covers more. Where cuts wait
+    for the barrier that is their checkpoint, that one is taken."""
 
     def __post_init__(self) -> None:
         if self.interval_ms < INTERVAL_MS_MIN:
@@ -146,12 +147,13 @@ class BarrierClock:
             return self._take(now_ms, self._wants_checkpoint)
         if self._paused_ms is not None or now_ms < self._due_ms:
             return None
-        if in_flight >= self._settings.in_flight_max:
+        is_full = in_flight >= self._settings.in_flight_max
+        if self._has_uncheckpointed and (is_full or not is_dirty):
+            return self._take(now_ms, True)  # Those in flight may wait for nothing but this.
+        if is_full:
             self.skipped += 1
         elif is_dirty:
             return self._take(now_ms, False)
-        elif self._has_uncheckpointed:
-            return self._take(now_ms, True)
         self._due_ms = now_ms + self._settings.interval_ms
         return None
 

@@ -34,6 +34,7 @@ from tidegate.barrier.work import (
     Effect,
     HandOut,
     ReadPointer,
+    Refuse,
     Report,
     StepDown,
     Verdict,
@@ -196,11 +197,11 @@ class Epochs:
     def register(self, name: str, term: Term, now_ms: int, *, redo: Span | None = None) -> tuple[Effect, ...]:
         """A worker is there with a fresh term, and knows nothing of what earlier terms staged.
 
-        `redo`: the batch that its offset log says it must run next. A term that is not fresh gets nothing.
+        `redo`: the batch that its offset log says it must run next. A term that is not fresh is refused.
         """
         known = self.workers.get(name)
-        if self.fenced_by is not None or term <= self.term or (known is not None and term < known.term):
-            return ()
+        if self.fenced_by is not None or term <= self.term or (known is not None and self._is_old(known, term)):
+            return self._refuse(name, term)
         if known is None:
             self.workers[name] = Worker(name, term, now_ms)
             return self._share_out(now_ms, name, redo)
@@ -237,23 +238,24 @@ class Epochs:
         self._channels = names
         return self._share_out(now_ms)
 
-    def work_of(self, name: str, term: Term) -> HandOut | None:
-        """What a worker is to do now, in case it was not told."""
+    def work_of(self, name: str, term: Term, generation: int) -> tuple[Effect, ...]:
+        """What a worker is to do now, in case it was not told; empty when it is to wait.
+
+        `generation`: of the shares it knows. If there are newer ones, it is told where to begin with them.
+        """
         known = self.workers.get(name)
-        if known is None or known.term != term or known.handed is None or self.fenced_by is not None:
-            return None
-        return self._hand_out(known, known.handed)
+        if self.fenced_by is not None or known is None or term > known.term or self._is_old(known, term):
+            return self._refuse(name, term)
+        if generation != self.generation and not self._must_share_out:
+            return self._repeat(known, None)
+        return (self._hand_out(known, known.handed),) if known.handed is not None else ()
 
     def report(self, report: Report, now_ms: int) -> Answer:
         """Take a worker's report; see `Verdict`."""
         known = self.workers.get(report.worker)
         span = report.span
-        if self.fenced_by is not None:
-            return Answer(Verdict.FENCED, f"term {self.fenced_by} owns the pipeline, not {self.term}")
-        if known is None:
-            return Answer(Verdict.UNKNOWN_WORKER, f"{report.worker!r} is not registered in term {self.term}")
-        if self._is_old(known, report):
-            return Answer(Verdict.OLD_TERM, f"{report.worker!r} is at term {known.term}, not {report.term}")
+        if self.fenced_by is not None or known is None or report.term > known.term or self._is_old(known, report.term):
+            return Answer(*self._why_not(report.worker, report.term))
         if span.last <= self.pointer.epoch:
             is_last = self._last_span is not None and self._last_span.first <= span.first
             left = tuple(name for name in report.files if name not in self._last_files) if is_last else ()
@@ -272,8 +274,22 @@ class Epochs:
         known.handed = None
         return Answer(Verdict.TAKEN, f"{span} of {report.worker!r}", effects=self._go_on(now_ms))
 
-    def _is_old(self, known: Worker, report: Report) -> bool:
-        return report.term != known.term or not known.is_alive
+    def _is_old(self, known: Worker, term: Term) -> bool:
+        """Whether a newer life of the worker is there, or this one was given up."""
+        return term < known.term or (term == known.term and not known.is_alive)
+
+    def _why_not(self, name: str, term: Term) -> tuple[Verdict, str]:
+        """Why a worker has no place here."""
+        known = self.workers.get(name)
+        if self.fenced_by is not None:
+            return Verdict.FENCED, f"term {self.fenced_by} owns the pipeline, not {self.term}"
+        if known is not None and self._is_old(known, term):
+            how = "is there" if known.is_alive else "was given up"
+            return Verdict.OLD_TERM, f"worker {name!r}: term {known.term} {how}, and {term} is not newer"
+        return Verdict.UNKNOWN_WORKER, f"worker {name!r} is not registered with term {term} here, in term {self.term}"
+
+    def _refuse(self, name: str, term: Term) -> tuple[Effect, ...]:
+        return (Refuse(name, term, *self._why_not(name, term)),)
 
     # -- commits ----------------------------------------------------------------------------------------------
 

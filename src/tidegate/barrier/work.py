@@ -33,6 +33,7 @@ class Verdict(StrEnum):
     OLD_TERM = "of an old term"
     UNKNOWN_WORKER = "of a worker that is not registered"
     OLD_SHARES = "of shares that were given out anew"
+    """If it has not heard where to begin, the worker registers once more, with the term it has."""
     NOT_HANDED_OUT = "of a span that was not handed out"
     FENCED = "to an owner that was replaced"
 
@@ -72,6 +73,16 @@ class Begin:
     channels: tuple[str, ...]
     redo: bool
     """Whether the batch it was bound to will be handed out as it is. If not, its own offset log is thrown away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """A worker that registers or asks for work is told why it gets nothing; the verdict says what it does next."""
+
+    worker: str
+    term: Term
+    verdict: Verdict
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +145,7 @@ class StepDown:
     term: Term
 
 
-Effect = Begin | HandOut | Commit | ReadPointer | Discard | StepDown
+Effect = Begin | Refuse | HandOut | Commit | ReadPointer | Discard | StepDown
 
 
 class CommitOutcome(StrEnum):
