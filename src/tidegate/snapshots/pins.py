@@ -49,7 +49,7 @@ class Pins:
             if not self._counts.get(checkpoint):
                 self._hold_lease()
                 self._write(checkpoint, b"{}")
-                floor = self._store.floor().checkpoint
+                floor = self._store.floor().lowest
                 if checkpoint < floor:
                     self._write(checkpoint, None)
                     raise Truncated(

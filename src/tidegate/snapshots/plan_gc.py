@@ -60,6 +60,11 @@ class Floor:
     def of(self, table: int) -> int:
         return self.tables.get(table, self.checkpoint)
 
+    @property
+    def lowest(self) -> int:
+        """Below it nothing is left of any table."""
+        return min([self.checkpoint, *self.tables.values()])
+
     def raised_to(self, other: Floor) -> Floor:
         """The higher of both, table by table. A table keeps an entry of its own only while it differs."""
         checkpoint = max(self.checkpoint, other.checkpoint)
@@ -134,10 +139,11 @@ def plan_gc(
         oldest_kept(history, pointer, retention.default_ms),
         {table: oldest_kept(history, pointer, kept_ms) for table, kept_ms in sorted(retention.tables.items())},
     )
-    lowest = min([floor.checkpoint, *floor.tables.values()])
     pinned = sorted(pins)
     manifests = [
-        each for each in history if each.checkpoint < min(lowest, pointer.checkpoint) and each.checkpoint not in pins
+        each
+        for each in history
+        if each.checkpoint < min(floor.lowest, pointer.checkpoint) and each.checkpoint not in pins
     ]
     # A number up to the pointer's is taken: whoever wrote that file can never make it the newest.
     manifests += [each for each in strays if each.checkpoint <= pointer.checkpoint]

@@ -72,7 +72,7 @@ class SnapshotStore:
         try:
             manifest = Manifest.decode(path.read_bytes())
         except FileNotFoundError:
-            if checkpoint < self.floor().checkpoint:
+            if checkpoint < self.floor().lowest:
                 raise self._truncated(f"checkpoint {checkpoint}") from None
             raise SnapshotDamaged(str(path), "it is missing", checkpoint=checkpoint) from None
         except (OSError, ValueError) as error:
@@ -116,14 +116,14 @@ class SnapshotStore:
         if timestamp >= pointer.timestamp:
             return self.manifest(pointer)
         committed, _ = self.history(pointer)
-        floor = self.floor().checkpoint
+        floor = self.floor().lowest
         for each in reversed(committed):
             if each.timestamp <= timestamp:
                 if each.checkpoint < floor:
                     break
                 return self.read_manifest(each.file, each.checkpoint)
-        if not floor and (not committed or committed[0].checkpoint == 1):
-            return Manifest()
+        if floor <= 1 and (not committed or committed[0].checkpoint == 1):
+            return Manifest()  # before anything was written
         raise self._truncated(f"the time {timestamp}")
 
     def floor(self) -> Floor:
@@ -263,7 +263,7 @@ class SnapshotStore:
 
     def _truncated(self, what: str) -> Truncated:
         committed, _ = self.history()
-        floor = self.floor().checkpoint
+        floor = self.floor().lowest
         oldest = next((each for each in committed if each.checkpoint >= floor), None)
         hint = (
             f"the oldest that is kept is checkpoint {oldest.checkpoint} at {oldest.timestamp}"

@@ -6,8 +6,8 @@ Promises 2, 5 and 6 of the design; contract C5 to C7 of seed 001; sections 3 and
 import json
 
 import pytest
-
 from snapshot_rig import ACCOUNTS, EVENTS, SnapshotRig, at
+
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import Conflict, InvalidArgument, InvariantBroken, NotLeader, OutcomeUnknown, StoreUnavailable
 from tidegate.snapshots.damage import SnapshotDamaged
