@@ -73,6 +73,7 @@ class Collector:
             pointer=pointer,
             pins=live_pins(self._store),
             retention=retention,
+            floor=self._store.floor(),
             grace_ms=self._grace_ms,
         )
 

@@ -129,16 +129,20 @@ def plan_gc(
     pointer: Pointer,
     pins: Collection[int],
     retention: Retention,
+    floor: Floor,
     grace_ms: int = GRACE_MS,
 ) -> Plan:
-    """`history` holds the committed manifests, oldest first; `strays` those that lost the race to be one.
+    """`history` holds the committed manifests, oldest first; `strays` those that lost the race to be one;
+    `floor` is the one that was raised last.
 
     Ordering: `listing` was taken before the pointer, the history and the pins were read.
     """
-    floor = Floor(
+    within = Floor(
         oldest_kept(history, pointer, retention.default_ms),
         {table: oldest_kept(history, pointer, kept_ms) for table, kept_ms in sorted(retention.tables.items())},
     )
+    # The manifest after one that was pinned for long may be a much later one. What was below the floor stays below.
+    floor = floor.raised_to(within)
     pinned = sorted(pins)
     manifests = [
         each

@@ -22,6 +22,7 @@ def plan(
     orphans: dict[str, int] | None = None,
     strays: tuple[int, ...] = (),
     newest_s: int | None = None,
+    floor: int = 0,
 ) -> Plan:
     """Checkpoint n was committed in second n and names the files given."""
     named = NamedFiles()
@@ -40,6 +41,7 @@ def plan(
         pointer=Pointer(last, last, when(newest_s or last), 1, f"{last}"),
         pins=pins,
         retention=Retention(keep_s * 1000, {table: seconds * 1000 for table, seconds in (tables or {}).items()}),
+        floor=Floor(floor),
         grace_ms=60_000,
     )
 
@@ -74,6 +76,13 @@ def test_a_pinned_checkpoint_stays_with_its_files() -> None:
     assert deleted(plan(HISTORY, keep_s=0, pins={1})) == ([2, 3], {B})
     assert deleted(plan(HISTORY, keep_s=0, pins={2})) == ([1, 3], set())
     assert deleted(plan(HISTORY, keep_s=0, pins={3})) == ([1, 2], {A, B})
+
+
+def test_what_was_pinned_for_long_goes_as_soon_as_it_is_let_go() -> None:
+    """Those that followed it are gone, so the next one is much younger, and may be within retention."""
+    history = {1: {A}, 8: {C}, 9: {C, D}}
+    assert deleted(plan(history, keep_s=3, floor=7, pins={1})) == ([], set())
+    assert deleted(plan(history, keep_s=3, floor=7)) == ([1], {A})
 
 
 def test_a_table_may_be_kept_for_shorter_or_longer() -> None:
