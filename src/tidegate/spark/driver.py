@@ -22,14 +22,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Condition
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.errors import InvalidArgument, TidegateError, WaitTimeout
 from tidegate.spark.cuts import CutFile, Point
 from tidegate.spark.source import register
-from tidegate.spark.work import load_fold
+from tidegate.spark.work import load_fold, seen_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = 300
 _STOP_S: Final = 60.0
+_LOOK_S: Final = 0.01
 
 
 class BatchFailed(TidegateError):
@@ -100,7 +100,7 @@ class Driver:
         """`fold` names a function, `module:function`, of type `Fold`. `work` keeps the query's files and the cuts.
 
         `start` is where a pipeline without a history begins. Without `channels`, work is shared out by the places of
-        each cut, over `tasks` tasks (as many as there are cores). `epochs_max` bounds how many epochs one batch may take.
+        each cut, over `tasks` tasks (as many as there are cores). `epochs_max` bounds the epochs of one batch.
         """
         load_fold(fold)
         self.work: Final = Path(work)
@@ -123,8 +123,6 @@ class Driver:
         }
         if epochs_max is not None:
             self._options["maxEpochs"] = str(epochs_max)
-        self._state = Condition()
-        self._in_batch = False
         self._is_stopping = False
         self._failure: BatchFailed | None = None
         self._query: StreamingQuery | None = None
@@ -135,6 +133,7 @@ class Driver:
             raise InvalidArgument("this driver was started already; make another")
         self.work.mkdir(parents=True, exist_ok=True)
         self._stopfile.unlink(missing_ok=True)
+        seen_path(self._stopfile).unlink(missing_ok=True)
         register(self._session)
         stream = self._session.readStream.format("tidegate").options(**self._options).load()
         writer = stream.writeStream.foreachBatch(self._run).queryName("tidegate")
@@ -150,21 +149,24 @@ class Driver:
             ended = query.awaitTermination(timeout_s) if timeout_s is not None else query.awaitTermination()
         except Exception as error:
             if self._is_stopping and self._failure is None:
-                return True  # A batch that was about to begin was turned away.
+                return True
             raise (self._failure or BatchFailed(-1, str(error))) from None
         return ended is not False
 
     def stop(self, timeout_s: float = _STOP_S) -> None:
-        """End the query between two batches. What was begun is finished first. May be repeated.
+        """End the query between two batches: what was begun is finished and committed first. May be repeated.
 
         Raises: `WaitTimeout` when the batch that runs does not end in time.
         """
         query = self._started()
-        with self._state:
-            self._is_stopping = True
-            self._stopfile.touch()
-            if not self._state.wait_for(lambda: not self._in_batch, timeout_s):
+        self._stopfile.touch()
+        seen = seen_path(self._stopfile)
+        deadline = monotonic() + timeout_s
+        while query.isActive and not seen.exists():
+            if monotonic() > deadline:
                 raise WaitTimeout(f"the batch that runs did not end within {timeout_s:g} s; kill the worker")
+            sleep(_LOOK_S)
+        self._is_stopping = True
         with suppress(Exception):
             query.stop()
 
@@ -178,10 +180,6 @@ class Driver:
         return self._query
 
     def _run(self, frame: DataFrame, batch: int) -> None:
-        with self._state:
-            if self._is_stopping:
-                raise BatchFailed(batch, "the pipeline is stopping")
-            self._in_batch = True
         try:
             began = monotonic()
             rows = frame.collect()
@@ -189,10 +187,6 @@ class Driver:
         except BaseException as error:
             self._failure = BatchFailed(batch, f"{type(error).__name__}: {error}")
             raise self._failure from None
-        finally:
-            with self._state:
-                self._in_batch = False
-                self._state.notify_all()
 
 
 def _gather(batch: int, rows: list[Any], seconds: float) -> Batch:

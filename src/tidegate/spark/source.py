@@ -33,6 +33,7 @@ from pyspark.sql.datasource import (
     GreaterThan,
     GreaterThanOrEqual,
     InputPartition,
+    IsNotNull,
     LessThan,
     LessThanOrEqual,
 )
@@ -144,6 +145,7 @@ class Pushed:
     after: int = 0
     upto: int = _END
     keys: list[str] = field(default_factory=list)
+    is_keyed: bool = False
 
     def take(self, each: Filter) -> bool:
         """Whether the filter is applied from now on."""
@@ -160,11 +162,17 @@ class Pushed:
                 self.after, self.upto = max(self.after, value - 1), min(self.upto, value)
             case EqualTo(("key",), str(value)):
                 self.keys.append(value)
+            case IsNotNull(("_ts",)):
+                pass  # It never is.
+            case IsNotNull(("key",)):
+                self.is_keyed = True
             case _:
                 return False
         return True
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if self.is_keyed:
+            rows = rows.filter(pc.is_valid(rows.column("key")))
         for key in self.keys:
             rows = rows.filter(pc.equal(rows.column("key"), pa.scalar(key, pa.string())))
         return rows

@@ -1,8 +1,8 @@
 """The pipeline's own stream: `option("stream", "epochs")`, whose partitions are work and whose rows are reports of it.
 
 A share is one channel's part of a batch. Reading it folds it: the reader calls the fold that the options name and hands
-on what that returns. So a batch of the pipeline is one Spark job of one stage with at most as many tasks as cores, since
-a task costs more than a small share. A share may be folded more than once (a task that is tried again, a batch that is
+on what that returns. So a batch of the pipeline is one Spark job of one stage with at most as many tasks as cores: a
+task costs more than a small share. A share may be folded more than once (a task that is tried again, a batch that is
 run again); it is the same share each time.
 """
 
@@ -92,6 +92,8 @@ class WorkReader(DataSourceStreamReader):
         begin = Point.of(start)
         self._cuts.wait(begin, self._wait_s, self._stop.exists)
         if self._stop.exists():
+            # Spark asks once the batch before is committed, so nothing is under way now, and nothing will be.
+            seen_path(self._stop).touch()
             return begin.offset
         return self._cuts.latest(begin, Limits() if isinstance(limit, ReadAllAvailable) else self._limits).offset
 
@@ -138,6 +140,11 @@ class WorkReader(DataSourceStreamReader):
 
     def commit(self, end: dict[str, Any]) -> None:
         self._cuts.release(Point.of(end))
+
+
+def seen_path(stop: Path) -> Path:
+    """The file that says that the request to stop was seen between two batches."""
+    return stop.with_name(stop.name + ".seen")
 
 
 @lru_cache(maxsize=8)

@@ -1,0 +1,122 @@
+"""`format("tidegate")`: topics in users' own Spark jobs, whole transactions only, offsets that are epochs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tidegate.spark.cuts import CutFile
+
+pytestmark = pytest.mark.slow
+
+
+def batch(spark, bench, **options):
+    return spark.read.format("tidegate").options(path=str(bench.path), topic="audit", **options).load()
+
+
+def run(stream, tmp_path, seen, **trigger):
+    """Let a stream read all there is; what each micro-batch held is added to `seen`."""
+
+    def take(frame, number):
+        seen.append(sorted(json.loads(row.value) for row in frame.select("value").collect()))
+
+    writer = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "query"))
+    query = writer.trigger(**(trigger or {"availableNow": True})).start()
+    assert query.awaitTermination(120)
+    return query
+
+
+def test_a_batch_holds_every_message_with_its_key_headers_shard_and_time(spark, bench):
+    bench.db.sql("CREATE TOPIC audit SHARDS 3")
+    with bench.db.transaction() as txn:
+        txn.send("audit", {"what": "moved", "n": 1}, key="ann", headers={"by": "me"})
+        txn.send("audit", b"\x00raw", key=7)
+    bench.cut()
+    rows = sorted(batch(spark, bench).collect(), key=lambda row: row.value or "")
+    assert [(row.key, row.value, row.bytes, row.headers) for row in rows] == [
+        ("7", None, bytearray(b"\x00raw"), {}),
+        ("ann", '{"what":"moved","n":1}', None, {"by": "me"}),
+    ]
+    assert {row._ts for row in rows} == {int(txn.commit_timestamp)}
+    assert len({bytes(row._txn) for row in rows}) == 1
+
+
+def test_what_is_not_committed_or_lies_outside_the_times_is_not_read(spark, bench):
+    bench.db.sql("CREATE TOPIC audit")
+    bench.send("audit", 1)
+    first = bench.cut()
+    bench.send("audit", 2)
+    second = bench.cut()
+    bench.send("audit", 3)
+    bench.cut()
+    txn = bench.db.transaction()
+    txn.send("audit", 4)
+    times = {"startingTimestamp": str(int(first.timestamp)), "endingTimestamp": str(int(second.timestamp))}
+    assert [row.value for row in batch(spark, bench, **times).collect()] == ["2"]
+    assert sorted(row.value for row in batch(spark, bench).collect()) == ["1", "2", "3"]
+    txn.abort()
+
+
+def test_comparisons_of_time_and_equality_of_the_key_are_applied_while_reading(spark, bench):
+    bench.db.sql("CREATE TOPIC audit SHARDS 2")
+    bench.send("audit", 1, 2)
+    first = bench.cut()
+    bench.send("audit", 2, 3)
+    bench.cut()
+    late = batch(spark, bench).where(f"_ts > {int(first.timestamp)} AND key = '2' AND value <> '9'")
+    assert [row.value for row in late.collect()] == ["2"]
+    plan = late._jdf.queryExecution().executedPlan().toString()
+    filters = next(line for line in plan.splitlines() if "Filter" in line)
+    assert "_ts" not in filters and "key" not in filters and "value" in filters
+
+
+def test_a_topic_that_does_not_exist_or_options_that_name_nothing_are_errors_that_say_so(spark, bench):
+    bench.db.sql("CREATE TOPIC audit")
+    bench.cut()
+    reader = spark.read.format("tidegate").option("path", str(bench.path))
+    with pytest.raises(Exception, match=r"there is no topic 'audits'.*audit"):
+        reader.option("topic", "audits").load()
+    with pytest.raises(Exception, match="either"):
+        spark.read.format("tidegate").option("path", str(bench.path)).load()
+
+
+def test_a_stream_reads_from_cut_to_cut_and_never_a_part_of_a_transaction(spark, bench, tmp_path):
+    """Promise 2; and Spark's offset is the epoch."""
+    bench.db.sql("CREATE TOPIC audit SHARDS 4")
+    cuts = CutFile(tmp_path / "cuts")
+    for epoch in range(3):
+        bench.send("audit", *range(10 * epoch, 10 * epoch + 8))
+        cuts.append(bench.cut())
+    bench.send("audit", 100)  # No cut is behind it yet.
+    stream = spark.readStream.format("tidegate").options(
+        path=str(bench.path), topic="audit", cuts=str(cuts.path), maxEpochs="1"
+    )
+    seen: list[list[int]] = []
+    query = run(stream.load(), tmp_path, seen)
+    assert seen == [[*range(8)], [*range(10, 18)], [*range(20, 28)]]
+    assert json.loads(query.lastProgress["sources"][0]["endOffset"]) == {
+        "epoch": 3,
+        "timestamp": int(bench.cuts[-1].timestamp),
+    }
+    # It goes on where it was, and without a limit takes all that is left at once.
+    cuts.append(bench.cut())
+    bench.send("audit", 101)
+    cuts.append(bench.cut())
+    again = spark.readStream.format("tidegate").options(path=str(bench.path), topic="audit", cuts=str(cuts.path))
+    run(again.load(), tmp_path, seen)
+    assert seen[3:] == [[100, 101]]
+
+
+def test_a_stream_on_a_database_without_recorded_cuts_ends_its_batches_at_ticks(spark, bench, tmp_path):
+    bench.db.sql("CREATE TOPIC audit SHARDS 2")
+    bench.send("audit", 1, 2, 3)
+    bench.cut()
+    seen: list[list[int]] = []
+    options = {"path": str(bench.path), "topic": "audit"}
+    run(spark.readStream.format("tidegate").options(**options).load(), tmp_path, seen)
+    assert [each for each in seen if each] == [[1, 2, 3]]
+    bench.send("audit", 4, 5)
+    bench.cut()
+    run(spark.readStream.format("tidegate").options(**options).load(), tmp_path, seen)
+    assert [each for each in seen if each] == [[1, 2, 3], [4, 5]]
