@@ -95,7 +95,7 @@ def binaries(bodies: list[bytes]) -> pa.Array:
 
 
 @given(tables())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_rows_come_back_from_bytes_as_they_come_from_arrow(
     given_rows: tuple[TableSchema, list[dict[str, Any]]],
 ) -> None:
@@ -142,7 +142,7 @@ odd = st.one_of(
 
 
 @given(st.one_of(kinds, flat_kinds), st.lists(odd, min_size=1, max_size=4), st.booleans())
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=600, deadline=None)
 def test_bytes_and_arrow_accept_and_refuse_the_same_values_with_the_same_words(
     kind: pa.DataType, values: list[Any], nullable: bool
 ) -> None:
@@ -188,7 +188,7 @@ def _arrow_values(kind: pa.DataType) -> st.SearchStrategy[Any]:
 
 
 @given(arrow_kinds, flat_kinds | st.just(pa.list_(pa.int8())), st.data())
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=600, deadline=None)
 def test_an_arrow_column_is_taken_over_as_its_values_one_by_one(
     kind: pa.DataType, wanted: pa.DataType, data: st.DataObject
 ) -> None:
@@ -206,7 +206,7 @@ def test_an_arrow_column_is_taken_over_as_its_values_one_by_one(
 
 
 @given(tables(max_rows=3), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_bytes_that_were_changed_are_refused_or_are_a_whole_row(
     given_rows: tuple[TableSchema, list[dict[str, Any]]], data: st.DataObject
 ) -> None:
@@ -223,7 +223,7 @@ def test_bytes_that_were_changed_are_refused_or_are_a_whole_row(
 
 
 @given(tables(max_rows=0), st.binary(max_size=60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_junk_is_refused_or_is_a_whole_row(given_rows: tuple[TableSchema, list[dict[str, Any]]], junk: bytes) -> None:
     refused(given_rows[0], junk)
     refused(given_rows[0], RowCodec(given_rows[0]).layout.header + junk)
@@ -239,7 +239,7 @@ def refused(schema: TableSchema, body: bytes) -> bool:
 
 
 @given(tables(), st.integers(1, 9))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_row_and_a_column_of_rows_go_to_the_same_shard(
     given_rows: tuple[TableSchema, list[dict[str, Any]]], shards: int
 ) -> None:
@@ -292,7 +292,7 @@ def sorted_rows(table: pa.Table, names: list[str]) -> list[Any]:
 
 
 @given(steps, st.integers(1, 3), st.randoms(use_true_random=False), st.integers(0, 12))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_net_changes_applied_equal_a_dict_that_took_them_one_by_one(
     done: list[tuple[str, list[int], bool, bool]], width: int, order: Any, cut: int
 ) -> None:
@@ -344,7 +344,7 @@ def test_net_changes_applied_equal_a_dict_that_took_them_one_by_one(
     st.booleans(),
     st.data(),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_rows_of_every_version_are_read_by_any_other(ddl: list[str], as_bytes: bool, data: st.DataObject) -> None:
     """Issue 4: a message is interpreted by the schema of its time; columns follow their id, not their name."""
     versions = [schema_of([pa.int64(), pa.int64()], 1)]

@@ -99,14 +99,16 @@ class RowsIn:
         """The values of each row in the order of the columns."""
         if self._tabular_kind(rows):
             return list(zip(*(each.to_pylist() for each in self.batch(rows).columns), strict=True))
-        if isinstance(rows, Mapping) or (self.key_only and (isinstance(rows, str | bytes) or not _is_many(rows))):
+        if type(rows) is list:
+            pass
+        elif isinstance(rows, Mapping) or (self.key_only and (isinstance(rows, str | bytes) or not _is_many(rows))):
             rows = (rows,)
         elif isinstance(rows, str | bytes) or not _is_many(rows):
             raise InvalidArgument(f"rows are dicts, tuples, a DataFrame or Arrow, not a {type(rows).__name__}")
         return [self._values(row, number) for number, row in enumerate(rows)]
 
     def _values(self, row: Any, number: int) -> Sequence[Any]:
-        if isinstance(row, Mapping):
+        if type(row) is dict or isinstance(row, Mapping):
             names = tuple(row)
             try:
                 plan = self._shapes[names]

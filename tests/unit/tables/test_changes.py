@@ -133,6 +133,7 @@ def test_an_upsert_that_deletes_and_inserts_at_one_timestamp_keeps_its_own_row()
     """time-log fact 61: {Delete pk, Insert pk} share the commit's TimeTick; `_seq` decides."""
     done = changes((1, "new", 20, 8, 1), (1, None, 20, 7, -1), (1, "old", 10, 1, 1))
     assert rows_of(net(done, ["id"])) == [(1, "new", 20, 8, 1)]
+    assert rows_of(net(done.slice(0, 2), ["id"])) == [(1, "new", 20, 8, 1)]
     assert rows_of(net(done.slice(1), ["id"])) == [(1, None, 20, 7, -1)]
 
 

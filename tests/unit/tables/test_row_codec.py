@@ -125,6 +125,24 @@ def test_bytes_that_are_no_row_are_refused_with_the_reason(wrong, why):
         decode_bodies(ACCOUNTS, bodies(good, wrong))
 
 
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        ("02 00 0100", "bytes are no value"),  # two elements said, one there
+        ("01 00 0100 00", "which ends at byte 4"),
+        ("01 02 0100", "NULL bits behind the last of 1 parts"),
+        ("ff7f 00", "bytes wanted"),
+        ("80", "index out of range"),
+    ],
+)
+def test_nested_bytes_that_are_no_value_are_refused(part, why):
+    schema = TableSchema(1, Timestamp(1), (Column(1, "a", pa.list_(pa.int16())),))
+    head, raw = bytes.fromhex("01 00 01 00"), bytes.fromhex(part)
+    assert RowCodec(schema).encode(([1],)) == head + bytes.fromhex("04000000 01 00 0100")
+    with pytest.raises(InvariantBroken, match=why):
+        decode_bodies(schema, bodies(head + len(raw).to_bytes(4, "little") + raw))
+
+
 def test_decimals_beyond_their_precision_are_no_rows():
     schema = TableSchema(1, Timestamp(1), (Column(1, "d", pa.decimal128(3, 1)),))
     body = RowCodec(schema).encode((Decimal("99.9"),))
