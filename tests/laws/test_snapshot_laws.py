@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -246,6 +247,7 @@ class World:
         self.reader.close()
 
 
+@pytest.mark.slow
 @given(plan=st.lists(steps, min_size=4, max_size=16))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_readable_checkpoint_equals_the_model(plan: list[tuple[Any, ...]]) -> None:

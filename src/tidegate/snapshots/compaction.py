@@ -14,7 +14,7 @@ from threading import Lock
 import duckdb
 import pyarrow as pa
 
-from tidegate.errors import Conflict, OutcomeUnknown, TidegateError
+from tidegate.errors import Conflict, OutcomeUnknown, StorageFailed, TidegateError
 from tidegate.snapshots.damage import SnapshotDamaged, find_damage
 from tidegate.snapshots.durable import remove, storage_errors
 from tidegate.snapshots.layer_writer import LayerWriter
@@ -133,7 +133,7 @@ class Compactor:
                     self._touch(outputs)
             if writer is not None:
                 outputs.extend(filter(None, [writer.close()]))
-        except (duckdb.Error, pa.ArrowException) as error:
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise self._explained(error, job, table) from error
         finally:
             if writer is not None:
@@ -174,15 +174,19 @@ class Compactor:
                     f" it is compacted again"
                 )
 
-    def _explained(self, error: Exception, job: CompactionJob, table: Table) -> TidegateError | Exception:
+    def _explained(self, error: Exception, job: CompactionJob, table: Table) -> TidegateError:
+        newest = self._store.manifest()
+        if gone := [each.path for each in job.inputs if each.path not in newest.paths]:
+            return Conflict(f"{', '.join(gone)} is not part of checkpoint {newest.checkpoint} any more; plan again")
         damage = find_damage(self._store.root, job.inputs, whole=False)
         damage = damage or find_damage(self._store.root, job.inputs, whole=True)
         if damage is None:
-            return error
+            return StorageFailed(
+                f"compaction of table {table.name!r}, shard {job.shard}: {error}; nothing changed, it is tried again"
+            )
         entry, why = damage
-        checkpoint = self._store.pointer().checkpoint
         path = str(self._store.root / entry.path)
-        return SnapshotDamaged(path, why, checkpoint=checkpoint, table=table.id, name=table.name)
+        return SnapshotDamaged(path, why, checkpoint=newest.checkpoint, table=table.id, name=table.name)
 
 
 def _is_base_already(job: CompactionJob, schema: TableSchema, tiers: Tiers) -> bool:

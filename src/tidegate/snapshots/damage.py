@@ -33,18 +33,23 @@ class SnapshotDamaged(Corruption):
 def find_damage(root: Path, files: Iterable[FileEntry], *, whole: bool) -> tuple[FileEntry, str] | None:
     """The first file that is missing, has another size, or cannot be read; `whole` reads every page of it."""
     for each in files:
-        path = root / each.path
-        try:
-            size = path.stat().st_size
-            if size != each.bytes:
-                return each, f"it has {size:,} bytes instead of {each.bytes:,}"
-            if whole:
-                with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                    rows = sum(batch.num_rows for batch in file.iter_batches())
-                if rows != each.rows:
-                    return each, f"it has {rows:,} rows instead of {each.rows:,}"
-        except FileNotFoundError:
-            return each, "it is missing"
-        except (OSError, pa.ArrowException) as error:
-            return each, f"it cannot be read ({str(error).splitlines()[0]})"
+        if why := _damage(root / each.path, each, whole):
+            return each, why
+    return None
+
+
+def _damage(path: Path, entry: FileEntry, whole: bool) -> str | None:
+    try:
+        size = path.stat().st_size
+        if size != entry.bytes:
+            return f"it has {size:,} bytes instead of {entry.bytes:,}"
+        if whole:
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                rows = sum(batch.num_rows for batch in file.iter_batches())
+            if rows != entry.rows:
+                return f"it has {rows:,} rows instead of {entry.rows:,}"
+    except FileNotFoundError:
+        return "it is missing"
+    except (OSError, pa.ArrowException) as error:
+        return f"it cannot be read ({str(error).splitlines()[0]})"
     return None

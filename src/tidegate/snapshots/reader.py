@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from tidegate.errors import InvalidArgument, TidegateError, Truncated
+from tidegate.errors import InvalidArgument, StorageFailed, TidegateError, Truncated
 from tidegate.snapshots.damage import SnapshotDamaged, find_damage
 from tidegate.snapshots.layer_writer import new_token
 from tidegate.snapshots.manifest import FileEntry, Manifest
@@ -146,7 +146,7 @@ class SnapshotReader:
     ) -> TidegateError | Exception:
         damage = find_damage(self._store.root, files, whole=False) or find_damage(self._store.root, files, whole=True)
         if damage is None:
-            return error
+            return _failed(error, table)
         entry, why = damage
         path = self._store.root / entry.path
         floor = self._store.floor().of(table.id)
@@ -156,6 +156,17 @@ class SnapshotReader:
                 f" that is kept is {floor}. Read there, or raise the table's retention time"
             )
         return SnapshotDamaged(str(path), why, checkpoint=manifest.checkpoint, table=table.id, name=table.name)
+
+
+def _failed(error: Exception, table: Table) -> Exception:
+    """The error for a read that failed though every file is as it was written."""
+    if isinstance(error, duckdb.ProgrammingError):
+        return InvalidArgument(f"table {table.name!r}: {error}")
+    if isinstance(error, duckdb.Error | OSError):
+        return StorageFailed(
+            f"reading table {table.name!r} failed: {error}; read less at once, or give it more memory or disk"
+        )
+    return error
 
 
 def result_schema(

@@ -56,11 +56,21 @@ class SnapshotStore:
 
         Raises: `SnapshotDamaged`; `Truncated` when it was removed by retention.
         """
-        pointer = self.pointer() if pointer is None else pointer
+        if pointer is None:
+            return self._newest()
         if not pointer.manifest:
             return Manifest(epoch=pointer.epoch, timestamp=pointer.timestamp, term=pointer.term)
         found = self.read_manifest(pointer.manifest, pointer.checkpoint)
         return replace(found, epoch=pointer.epoch, timestamp=pointer.timestamp, term=pointer.term)
+
+    def _newest(self) -> Manifest:
+        while True:
+            pointer = self.pointer()
+            try:
+                return self.manifest(pointer)
+            except Truncated:
+                if self.pointer().manifest == pointer.manifest:
+                    raise  # otherwise it was followed and removed since the pointer was read
 
     def read_manifest(self, file: str, checkpoint: int) -> Manifest:
         """The manifest in a file. Raises: `SnapshotDamaged`, `Truncated`."""
@@ -125,6 +135,16 @@ class SnapshotStore:
         if floor <= 1 and (not committed or committed[0].checkpoint == 1):
             return Manifest()  # before anything was written
         raise self._truncated(f"the time {timestamp}")
+
+    def verify(self, manifest: Manifest) -> list[SnapshotDamaged]:
+        """Read every page of every file of a checkpoint, and say which are not what was written."""
+        found = []
+        for table in sorted(manifest.tables):
+            for each in manifest.files(table):
+                if damage := find_damage(self.root, [each], whole=True):
+                    path = str(self.root / each.path)
+                    found.append(SnapshotDamaged(path, damage[1], checkpoint=manifest.checkpoint, table=table))
+        return found
 
     def floor(self) -> Floor:
         """The oldest checkpoint that can be read."""
@@ -223,7 +243,11 @@ class SnapshotStore:
         self, current: Pointer, advance: Callable[[Pointer], Manifest | None], goal: Pointer | None
     ) -> Pointer:
         for _ in range(TRIES_MAX):
-            manifest = advance(current)
+            try:
+                manifest = advance(current)
+            except Truncated:
+                current = self.pointer()  # it was followed and removed since the pointer was read
+                continue
             to = goal or current
             if manifest is None:
                 wanted = replace(to, checkpoint=current.checkpoint, manifest=current.manifest)

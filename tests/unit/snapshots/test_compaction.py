@@ -12,6 +12,7 @@ from tidegate.snapshots.damage import SnapshotDamaged
 from tidegate.snapshots.layer_writer import LayerWriter
 from tidegate.snapshots.manifest import BASE
 from tidegate.snapshots.plan_compaction import CompactionJob, Tiers
+from tidegate.snapshots.plan_gc import Retention
 
 
 def job(rig: SnapshotRig, level: int = BASE) -> CompactionJob:
@@ -102,6 +103,16 @@ def test_it_gives_way_when_its_files_are_gone(snapshots: SnapshotRig, what: str)
     with pytest.raises(Conflict, match="not part of checkpoint"):
         Compactor(snapshots.store).run(started, ACCOUNTS)
     assert snapshots.data_files() == files, "what it wrote is gone again"
+
+
+def test_it_gives_way_when_its_files_were_collected_while_it_ran(snapshots: SnapshotRig) -> None:
+    fill(snapshots)
+    started = job(snapshots)
+    snapshots.commit(epoch=4, dropped=[ACCOUNTS.id])
+    snapshots.collector().collect(Retention(0))
+    assert snapshots.data_files() == set()
+    with pytest.raises(Conflict, match="not part of checkpoint 4"):
+        Compactor(snapshots.store).run(started, ACCOUNTS)
 
 
 def test_it_stops_when_asked_and_changes_nothing(snapshots: SnapshotRig) -> None:

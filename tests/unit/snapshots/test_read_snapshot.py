@@ -167,6 +167,26 @@ def test_a_condition_and_a_choice_of_columns(snapshots: SnapshotRig) -> None:
         snapshots.rows(ACCOUNTS, columns=["salary"])
 
 
+def test_a_condition_that_is_none_is_the_callers_mistake(snapshots: SnapshotRig) -> None:
+    snapshots.write(ACCOUNTS, [{"id": 1}])
+    for where in ("salary > 1", "id >"):
+        with pytest.raises(InvalidArgument, match="table 'accounts'"):
+            snapshots.rows(ACCOUNTS, where=where)
+
+
+def test_a_bit_that_flipped_on_disk_is_found_by_verification(snapshots: SnapshotRig) -> None:
+    """Pages carry a checksum."""
+    snapshots.write(ACCOUNTS, [{"id": each, "balance": each * 7919 % 1009} for each in range(1000)])
+    snapshots.write(EVENTS, [{"id": 1}])
+    assert snapshots.store.verify(snapshots.store.manifest()) == []
+    (path,) = (snapshots.root / each.path for each in snapshots.store.manifest().files(ACCOUNTS.id))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(bytes(content))
+    (found,) = snapshots.store.verify(snapshots.store.manifest())
+    assert (found.table, found.checkpoint, found.path) == (ACCOUNTS.id, 2, str(path))
+
+
 def test_a_read_goes_on_at_its_checkpoint_while_others_commit(snapshots: SnapshotRig) -> None:
     """Promise 4: one cut, also for batches that are taken later."""
     snapshots.write(ACCOUNTS, [{"id": each} for each in range(5000)])
