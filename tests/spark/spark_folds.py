@@ -27,5 +27,6 @@ def fails_while_told(item: WorkItem) -> list[dict[str, Any]]:
 
 
 def slow(item: WorkItem) -> list[dict[str, Any]]:
+    Path(item.arguments["began"]).touch()
     time.sleep(item.arguments["seconds"])
     return values(item)

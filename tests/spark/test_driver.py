@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import pytest
@@ -88,25 +87,22 @@ def test_a_batch_that_fails_says_why_in_one_line_and_is_run_again_with_the_same_
     assert values(done[:1]) == [1, 2] and values(done[1:]) == [3]
 
 
-def test_stopping_while_a_batch_runs_waits_for_it_and_hides_nothing_behind_a_stack_overflow(make, bench):
+def test_stopping_while_a_job_runs_waits_for_it_and_hides_nothing_behind_a_stack_overflow(make, bench, tmp_path):
     """Spark's own `stop` during a job of `foreachBatch` ends in a StackOverflowError; see `driver.py`."""
+    from tidegate.spark.driver import read_progress
+
     bench.db.sql("CREATE TOPIC audit")
-    begun = threading.Event()
+    began = tmp_path / "began"
     done = []
-
-    def finish(batch):
-        begun.set()
-        time.sleep(1.0)
-        done.append(batch)
-
-    driver = make(finish, "slow", arguments={"seconds": 0.1})
+    driver = make(done.append, "slow", arguments={"began": str(began), "seconds": 1.0})
     driver.cuts.append(bench.cut())
     driver.start()
-    assert begun.wait(60)
+    eventually(began.exists)
     driver.stop()
     assert driver.wait(30)
     assert [batch.last for batch in done] == [1]
     assert driver._query.exception() is None
+    assert not read_progress(driver.work).is_open
 
 
 def test_a_fold_that_cannot_be_loaded_is_refused_before_anything_starts(make):

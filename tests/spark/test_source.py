@@ -120,3 +120,24 @@ def test_a_stream_on_a_database_without_recorded_cuts_ends_its_batches_at_ticks(
     bench.cut()
     run(spark.readStream.format("tidegate").options(**options).load(), tmp_path, seen)
     assert [each for each in seen if each] == [[1, 2, 3], [4, 5]]
+
+
+def test_a_tables_changes_are_rows_with_their_time_and_what_became_of_them(spark, bench):
+    from datetime import UTC, datetime
+
+    bench.db.sql("CREATE TABLE accounts (id BIGINT PRIMARY KEY, owner STRING, at TIMESTAMP, tags ARRAY<STRING>)")
+    when = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    with bench.db.transaction() as txn:
+        txn.insert("accounts", [{"id": 1, "owner": "ann", "at": when, "tags": ["a"]}, {"id": 2, "owner": "bo"}])
+    with bench.db.transaction() as later:
+        later.delete("accounts", [2])
+    bench.cut()
+    frame = spark.read.format("tidegate").options(path=str(bench.path), table="accounts").load()
+    rows = (
+        frame.selectExpr("id", "owner", "unix_seconds(at) AS at", "tags", "_op", "_ts").orderBy("_ts", "id").collect()
+    )
+    assert [tuple(row) for row in rows] == [
+        (1, "ann", int(when.timestamp()), ["a"], 1, int(txn.commit_timestamp)),
+        (2, "bo", None, None, 1, int(txn.commit_timestamp)),
+        (2, None, None, None, -1, int(later.commit_timestamp)),
+    ]

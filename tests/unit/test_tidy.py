@@ -19,9 +19,14 @@ MAY_IMPORT = {
     "stores": {"errors", "ports", "stores"},
     "runtime": {"errors", "clock", "ports", "log", "txn", "stores", "runtime"},
 }
-MAY_IMPORT["database"] = MAY_IMPORT["runtime"] | MAY_IMPORT["catalog"] | {"database"}
+MAY_IMPORT["barrier"] = {"errors", "clock", "log", "barrier"}
+MAY_IMPORT["snapshots"] = {"errors", "clock", "ports", "tables", "snapshots"}
+MAY_IMPORT["pipeline"] = (
+    MAY_IMPORT["runtime"] | MAY_IMPORT["catalog"] | MAY_IMPORT["barrier"] | MAY_IMPORT["snapshots"] | {"pipeline"}
+)
+MAY_IMPORT["database"] = MAY_IMPORT["pipeline"] | {"database"}
 MAY_IMPORT["sim"] = MAY_IMPORT["database"] | {"sim"}
-PURE = ("clock", "log", "txn", "topics", "tables", "catalog")
+PURE = ("clock", "log", "txn", "topics", "tables", "catalog", "barrier")
 IMPURE_MODULES = {"time", "random", "os", "io", "socket", "subprocess", "sqlite3", "uuid", "secrets", "tempfile"}
 LONGEST = 500
 

@@ -149,41 +149,48 @@ class TableFold:
 
     def facts(self) -> list[dict[str, Any]]:
         """All tables, also the dropped ones, for a snapshot."""
-        return [
-            {
-                "id": each.id,
-                "name": each.name,
-                "shards": each.shards,
-                "created": each.created,
-                "dropped": each.dropped,
-                "options": dict(each.options),
-                "key": each.schema.key,
-                "versions": [{"since": one.since, "columns": _facts(one.columns)} for one in each.versions],
-            }
-            for _, each in sorted(self._by_id.items())
-        ]
+        return [table_facts(each) for _, each in sorted(self._by_id.items())]
 
     def load(self, facts: Iterable[dict[str, Any]]) -> None:
         """Take over what `facts` gave."""
         for each in facts:
-            key = tuple(each["key"])
-            versions = tuple(
-                TableSchema(number, Timestamp(one["since"]), _columns(one["columns"]), key)
-                for number, one in enumerate(each["versions"], 1)
-            )
-            dropped = None if each["dropped"] is None else Timestamp(each["dropped"])
-            table = Table(
-                each["id"],
-                each["name"],
-                each["shards"],
-                Timestamp(each["created"]),
-                versions,
-                dropped,
-                each["options"],
-            )
+            table = table_of(each)
             self._by_id[table.id] = table
-            if dropped is None:
+            if table.dropped is None:
                 self._by_name[table.name] = table
+
+
+def table_facts(table: Table) -> dict[str, Any]:
+    """A table as plain data; `table_of` makes it a table again."""
+    return {
+        "id": table.id,
+        "name": table.name,
+        "shards": table.shards,
+        "created": table.created,
+        "dropped": table.dropped,
+        "options": dict(table.options),
+        "key": table.schema.key,
+        "versions": [{"since": one.since, "columns": _facts(one.columns)} for one in table.versions],
+    }
+
+
+def table_of(facts: dict[str, Any]) -> Table:
+    """The table that `table_facts` was given."""
+    key = tuple(facts["key"])
+    versions = tuple(
+        TableSchema(number, Timestamp(one["since"]), _columns(one["columns"]), key)
+        for number, one in enumerate(facts["versions"], 1)
+    )
+    dropped = None if facts["dropped"] is None else Timestamp(facts["dropped"])
+    return Table(
+        facts["id"],
+        facts["name"],
+        facts["shards"],
+        Timestamp(facts["created"]),
+        versions,
+        dropped,
+        facts["options"],
+    )
 
 
 def _facts(columns: Iterable[Column]) -> list[list[Any]]:

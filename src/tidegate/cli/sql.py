@@ -37,6 +37,14 @@ def sql(path: Path, statement: str | None, create: bool, as_json: bool) -> None:
 
     \b
     Statements:
+      CREATE TABLE [IF NOT EXISTS] name (column TYPE, ..., PRIMARY KEY (column, ...)) [SHARDS n]
+      ALTER TABLE name ADD | DROP | RENAME COLUMN ...
+      DROP TABLE [IF EXISTS] name
+      SHOW TABLES     DESCRIBE name     SHOW CREATE TABLE name
+      INSERT INTO name VALUES (...), ... [ON CONFLICT DO NOTHING]
+      UPDATE name SET column = expression [WHERE condition]
+      DELETE FROM name [WHERE condition]
+      SELECT ...
       CREATE TOPIC [IF NOT EXISTS] name [SHARDS n]
       DROP TOPIC [IF EXISTS] name
       DESCRIBE TOPIC name
@@ -48,6 +56,7 @@ def sql(path: Path, statement: str | None, create: bool, as_json: bool) -> None:
     \b
     Examples:
       tidegate sql shop.tide "CREATE TOPIC audit SHARDS 4" --create
+      tidegate sql shop.tide "SELECT owner, sum(balance) FROM accounts GROUP BY owner"
       tidegate sql shop.tide "SHOW TOPICS" --json
       tidegate sql shop.tide < topics.sql
 

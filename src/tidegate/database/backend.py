@@ -9,6 +9,7 @@ from tidegate.catalog.entries import Topic
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.live_transactions import Keys, Writes
 from tidegate.database.received import Received
+from tidegate.tables.schema import Table
 from tidegate.topics.message_id import MessageId
 from tidegate.txn.txn_id import TxnId
 
@@ -43,6 +44,12 @@ class Backend(Protocol):
     def execute(self, sql: str) -> list[dict[str, Any]]: ...
 
     def topic(self, name: str) -> Topic: ...
+
+    def table(self, name: str) -> Table: ...
+
+    def flush(self, timeout_s: float) -> Timestamp: ...
+
+    def wait_visible(self, timestamp: Timestamp | None) -> Timestamp: ...
 
     # Transactions
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from threading import RLock
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from tidegate.catalog.entries import Topic
 from tidegate.clock.timestamp import Timestamp
@@ -32,7 +32,10 @@ from tidegate.database.outgoing import Key, Outgoing, check_count
 from tidegate.database.producer import Producer
 from tidegate.database.remote.client import Disconnected, RemoteBackend
 from tidegate.database.remote.server import Server
+from tidegate.database.row_taker import RowTaker
+from tidegate.database.sent import Sent
 from tidegate.database.settings import DatabaseSettings
+from tidegate.database.table_calls import TableCalls
 from tidegate.database.transaction import Transaction
 from tidegate.errors import (
     Closed,
@@ -42,6 +45,7 @@ from tidegate.errors import (
     NotFound,
     NotLeader,
     OutcomeUnknown,
+    SchemaMismatch,
     TidegateError,
     TransactionAborted,
     TransactionExpired,
@@ -58,15 +62,7 @@ _TRY_EVERY_S: Final = 0.02
 T = TypeVar("T")
 
 
-class Sent(NamedTuple):
-    """What became of a send."""
-
-    timestamp: Timestamp
-    """When the messages became visible."""
-    messages: int
-
-
-class Database:
+class Database(TableCalls):
     """A database. Its calls may come from any thread; use it as a context manager."""
 
     def __init__(self, path: str | Path, *, settings: DatabaseSettings | None = None, name: str | None = None) -> None:
@@ -75,9 +71,9 @@ class Database:
         `name` is how this client is called in lists; by default it is its host and process.
         Raises: what opening the log raises; `InUse` when another process owns the database and does not answer.
         """
-        self.path: Final = Path(path)
+        self.path = Path(path)
         self.settings: Final = settings or DatabaseSettings()
-        self.name: Final = name or f"{socket.gethostname()}:{os.getpid()}"
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         self._client = f"{self.name}:{secrets.token_hex(4)}"
         self._lock = RLock()
         self._closed = False
@@ -90,6 +86,7 @@ class Database:
         """Why the last time there was none."""
         self._turns = count()
         self._topics: dict[str, Topic] = {}
+        self._tables: dict[str, RowTaker] = {}
         self._topics_as_of = -1
         """The version of the catalog they were looked up in, where that is known."""
         self._consumers: list[Consumer] = []
@@ -176,7 +173,7 @@ class Database:
             _logger.info("%s: the owner is gone (%s)", self.path, why)
             if isinstance(self._backend, RemoteBackend):
                 self._backend.drop()
-            self._topics.clear()
+            self._forget_names()
             self._nobody = None
             try:
                 self._backend = self._connect()
@@ -198,9 +195,13 @@ class Database:
     # -- statements ------------------------------------------------------------------------------------------
 
     def sql(self, statement: str) -> list[dict[str, Any]]:
-        """Run a statement; its rows, if it has any."""
-        found = self.again(lambda: self.backend.execute(statement))
-        self._topics.clear()
+        """Run a statement; its rows, if it has any. INSERT, UPDATE and DELETE say how many rows they wrote."""
+        from tidegate.database.dml import run_alone
+
+        found = run_alone(self, statement)
+        if found is None:
+            found = self.again(lambda: self.backend.execute(statement))
+            self._forget_names()
         return found
 
     def topic(self, name: str, *, fresh: bool = False) -> Topic:
@@ -208,14 +209,21 @@ class Database:
 
         Raises: `NotFound`.
         """
-        backend = self.backend
-        if isinstance(backend, LocalBackend) and backend.engine.catalog.version != self._topics_as_of:
-            self._topics_as_of = backend.engine.catalog.version
-            self._topics = {}
+        self._check_names()
         found = self._topics.get(name)
         if found is None or fresh:
             found = self._topics[name] = self.again(lambda: self.backend.topic(name))
         return found
+
+    def _check_names(self) -> None:
+        """Forget what was looked up in an older catalog, where that can be known without asking."""
+        backend = self.backend
+        if isinstance(backend, LocalBackend) and backend.engine.catalog.version != self._topics_as_of:
+            self._topics_as_of = backend.engine.catalog.version
+            self._forget_names()
+
+    def _forget_names(self) -> None:
+        self._topics, self._tables = {}, {}
 
     # -- transactions ----------------------------------------------------------------------------------------
 
@@ -235,6 +243,11 @@ class Database:
             try:
                 with self.transaction(timeout) as txn:
                     return work(txn)
+            except SchemaMismatch as error:
+                if attempt + 1 == attempts:
+                    raise
+                self.table(error.table, fresh=True)
+                continue
             except (Conflict, TransactionAborted):
                 if attempt + 1 == attempts:
                     raise
@@ -434,6 +447,7 @@ class Database:
             for consumer in list(self._consumers):
                 with suppress(TidegateError, Disconnected):
                     consumer.close()
+            self._close_reading()
             self._closed = True
             if self._server is not None:
                 self._server.close()

@@ -18,21 +18,26 @@ from threading import Event, Lock, Thread
 from typing import Any, Final
 
 from tidegate.catalog.catalog import CATALOG_VCHANNEL, Catalog
-from tidegate.catalog.entries import Change, Topic, TopicDropped
+from tidegate.catalog.entries import Change, TableAltered, TableCreated, TableDropped, Topic, TopicDropped
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.clients import OWNER, Clients
-from tidegate.database.journal import Journal
 from tidegate.database.live_transactions import Keys, Writes
 from tidegate.database.producing import Producing
 from tidegate.database.report import Report
 from tidegate.database.settings import DatabaseSettings
 from tidegate.database.subscriptions import Subscriptions
 from tidegate.database.transactions import Transactions
-from tidegate.errors import NotFound, Retryable, TidegateError, WaitTimeout
+from tidegate.errors import NotFound, Retryable, SchemaMismatch, TidegateError, WaitTimeout
 from tidegate.log.message import Message, MessageType
+from tidegate.pipeline.host import Pipeline
+from tidegate.pipeline.spark_worker import spark_worker
 from tidegate.runtime.channel_writer import ChannelWriter
+from tidegate.runtime.journal import Journal
 from tidegate.runtime.log import Log
+from tidegate.runtime.pieces import Piece
 from tidegate.runtime.steps import run
+from tidegate.tables.row_codec import version_of
+from tidegate.tables.schema import VERSION_KEY, Table
 from tidegate.topics.routing import place
 from tidegate.txn.conflicts import ConflictWindow
 from tidegate.txn.coordinator import Coordinator
@@ -65,7 +70,8 @@ class Engine:
             self.log.channel(SYSTEM)
             self._catalog_journal = Journal(self.log, SYSTEM, CATALOG_VCHANNEL, snapshot_every=1000)
             self._catalog_journal.recover(self._restore_catalog, self._recover_catalog)
-            self._places: frozenset[str] = frozenset()
+            self._places: dict[str, Table | None] = {}
+            """The table that a virtual channel belongs to; None for a topic's."""
             self._note_places()
             self._coordinators = [self._open_coordinator(number) for number in range(coordinators)]
             self.transactions: Final = Transactions(
@@ -88,6 +94,11 @@ class Engine:
             ends.callback(self.subscriptions.close)
             self.producing: Final = Producing(self)
             ends.callback(self.producing.close)
+            self.pipeline: Final = Pipeline(self, spark_worker if self.settings.pipeline else None)
+            ends.callback(self.pipeline.close)
+            self.on_catalog.append(self.pipeline.catalog_changed)
+            if self._catalog.tables():
+                self.pipeline.start()
             self.report: Final = Report(self)
             self._stop = Event()
             self._thread = Thread(target=self._look_after, name="tidegate-database", daemon=True)
@@ -182,12 +193,15 @@ class Engine:
         """
         match change:
             case TopicDropped(topic, _):
-                places = [(topic.id, shard, topic.vchannel(shard)) for shard in range(topic.shards)]
+                about: Topic | Table = topic
+            case TableCreated(table) | TableAltered(table) | TableDropped(table):
+                about = table
             case _:
                 return
-        for id, shard, vchannel in places:
+        for shard in range(about.shards):
+            vchannel = about.vchannel(shard)
             try:
-                self.log.channel(self.channel_of(id, shard), create=False).append(
+                self.log.channel(self.channel_of(about.id, shard), create=False).append(
                     vchannel, record, kind=MessageType.DDL, timeout_s=_DDL_S
                 )
             except Retryable as error:
@@ -201,21 +215,36 @@ class Engine:
         with self._catalog_lock:
             return self._catalog.topic(name)
 
-    def check_places(self, writes: Writes) -> None:
-        """Refuse messages for a topic that was dropped since its place was looked up: nobody would ever read them.
+    def table(self, name: str) -> Table:
+        """A table by its name.
 
         Raises: `NotFound`.
         """
+        with self._catalog_lock:
+            return self._catalog.table(name)
+
+    def check_places(self, writes: Writes) -> None:
+        """Refuse messages for a topic or table that was dropped since its place was looked up: nobody would ever read
+        them; and rows made for another version of their table's schema.
+
+        Raises: `NotFound`, `SchemaMismatch`.
+        """
         for pieces in writes.values():
             for piece in pieces:
-                if piece.vchannel not in self._places:
+                table = self._places.get(piece.vchannel, _NOWHERE)
+                if table is None:
+                    continue
+                if table is _NOWHERE:
                     raise NotFound(
-                        f"{piece.vchannel!r} belongs to no topic: it was dropped, or dropped and created again;"
-                        f" nothing was written"
+                        f"{piece.vchannel!r} belongs to no topic or table: it was dropped, or dropped and created"
+                        f" again; nothing was written"
                     )
+                _check_version(table, piece)
 
     def _note_places(self) -> None:
-        self._places = frozenset(name for topic in self._catalog.topics() for name in topic.vchannels)
+        places: dict[str, Table | None] = {name: None for each in self._catalog.topics() for name in each.vchannels}
+        places.update((name, each) for each in self._catalog.tables() for name in each.vchannels)
+        self._places = places
 
     def channel_of(self, topic_id: int, shard: int) -> str:
         """The channel that a shard of a topic lies in."""
@@ -336,6 +365,26 @@ class Engine:
     def close(self) -> None:
         """Stop owning the database. Open transactions that were logged can go on with the next owner."""
         self._ends.close()
+
+
+_NOWHERE: Final = Table(0, "", 0, Timestamp.ZERO, ())
+
+
+def _check_version(table: Table, piece: Piece) -> None:
+    """Raises: `SchemaMismatch` unless all rows of the piece were made for the table's newest schema."""
+    if piece.rows is not None:
+        found = {int((piece.rows.schema.metadata or {}).get(VERSION_KEY, b"0"))}
+    else:
+        bodies = piece.bodies if piece.bodies is not None else [piece.body]
+        found = {version_of(each) for each in bodies}
+    newest = table.schema
+    if found != {newest.version}:
+        raise SchemaMismatch(
+            f"table {table.name!r} has version {newest.version} of its schema since {newest.since}, and rows were made"
+            f" for {', '.join(map(str, sorted(found - {newest.version})))}; look the table up again",
+            table=table.name,
+            timestamp=int(newest.since),
+        )
 
 
 def _ignore(_: object) -> None:

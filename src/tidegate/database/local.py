@@ -7,14 +7,25 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from tidegate.catalog.entries import Topic
+from tidegate.catalog.statements import parse
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.backend import Limits
 from tidegate.database.clients import OWNER
+from tidegate.database.ddl import run_ddl
 from tidegate.database.engine import Engine
 from tidegate.database.live_transactions import Keys, Writes
 from tidegate.database.received import Received
 from tidegate.errors import InvalidArgument
 from tidegate.runtime.steps import run
+from tidegate.tables.schema import Table
+from tidegate.tables.statements import (
+    AlterTable,
+    CreateTable,
+    DescribeTable,
+    DropTable,
+    ShowCreateTable,
+    ShowTables,
+)
 from tidegate.topics import statements
 from tidegate.topics.message_id import MessageId
 from tidegate.txn.txn_id import TxnId
@@ -61,12 +72,9 @@ class LocalBackend:
     # -- statements ------------------------------------------------------------------------------------------
 
     def execute(self, sql: str) -> list[dict[str, Any]]:
-        if not statements.is_topic_statement(sql):
-            raise InvalidArgument(
-                f"this statement is not known yet: {sql.strip()[:60]!r}; topics have CREATE, DROP, SHOW"
-            )
         engine, catalog = self.engine, self.engine.catalog
-        match statements.parse(sql):
+        statement = parse(sql)
+        match statement:
             case statements.CreateTopic(name, shards, if_not_exists):
                 engine.change_catalog(
                     lambda found: found.plan_create_topic(name, shards=shards or 1, if_not_exists=if_not_exists)
@@ -83,12 +91,27 @@ class LocalBackend:
                 return [_plain(asdict(each)) for each in catalog.subscriptions(topic)]
             case statements.ShowTransactions():
                 return [{name: each[name] for name in _SHOWN} for each in self.transactions()]
+            case CreateTable() | AlterTable() | DropTable() | ShowTables() | DescribeTable() | ShowCreateTable():
+                return run_ddl(engine, statement)
+            case _:
+                raise InvalidArgument(f"this statement reads or writes rows; use db.sql for it: {sql.strip()[:60]!r}")
         return []
 
     def _describe(self, topic: Topic) -> dict[str, Any]:
         channels = [self.engine.channel_of(topic.id, shard) for shard in range(topic.shards)]
         subscriptions = [each.name for each in self.engine.catalog.subscriptions(topic.name)]
         return {**_topic_row(topic), "channels": channels, "subscriptions": subscriptions}
+
+    def table(self, name: str) -> Table:
+        return self.engine.table(name)
+
+    def flush(self, timeout_s: float) -> Timestamp:
+        return self.engine.pipeline.flush(timeout_s)
+
+    def wait_visible(self, timestamp: Timestamp | None) -> Timestamp:
+        at = self.engine.log.allocate(1) if timestamp is None else timestamp
+        self.engine.wait_until_visible(at)
+        return at
 
     # -- transactions ----------------------------------------------------------------------------------------
 

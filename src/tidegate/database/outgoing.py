@@ -11,9 +11,12 @@ import pyarrow as pa
 
 from tidegate.catalog.entries import Topic
 from tidegate.database.backend import Limits
+from tidegate.database.row_taker import RowTaker, as_batches
 from tidegate.errors import InvalidArgument, LimitExceeded, NotFound
+from tidegate.log.batch import Batch
 from tidegate.log.message import MessageType
 from tidegate.runtime.pieces import Piece
+from tidegate.tables.schema import Table
 from tidegate.topics.routing import key_hash, key_hashes, place, shard_of, shards_of
 from tidegate.topics.value import encode
 
@@ -32,13 +35,18 @@ class Outgoing:
         self._channels = channels
         self._limits = limits or Limits()
         self._pieces: list[tuple[int, str, MessageType, list[bytes] | pa.RecordBatch]] = []
-        self._last: dict[tuple[int, int], int] = {}
-        """Where the newest messages of a topic's shard stand in `_pieces`."""
+        self._last: dict[str, int] = {}
+        """Where the newest messages of a virtual channel stand in `_pieces`."""
         self._hashes: list[Callable[[], Sequence[int]]] = []
         self.nbytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
+
+    @property
+    def count(self) -> int:
+        """How many appends it is."""
+        return len(self._pieces)
 
     def add(
         self,
@@ -58,7 +66,7 @@ class Outgoing:
             return self._add_rows(topic, value, key, turn)
         body = encode(value, key, headers, bytes_max=self._limits.message_bytes)
         shard = 0 if topic.shards == 1 else shard_of(key, topic.shards, turn=turn)
-        self._put_body(topic, shard, body)
+        self._put_body(topic, shard, MessageType.INSERT, body)
         if key is not None:
             self._hashes.append(lambda: (key_hash(topic.name, key),))
         return 1
@@ -83,9 +91,30 @@ class Outgoing:
             hashes.append(partial(_hashes_of, topic.name, batch.column(key)))
         for shard, part in parts:  # All of them or none.
             self.nbytes += part.nbytes
-            self._put(topic, shard, part)
+            self._put(topic, shard, MessageType.INSERT, part)
         self._hashes.extend(hashes)
         return int(rows.num_rows)
+
+    def add_rows(self, to: RowTaker, rows: Any, *, delete: bool = False, turn: int = 0) -> int:
+        """Add rows of a table, or with `delete` the keys of rows that end; how many.
+
+        Raises: `InvalidArgument`, `LimitExceeded`: nothing of it was added.
+        """
+        parts, hashes, count = to.take(rows, self._limits, delete=delete, turn=turn)
+        kind = MessageType.DELETE if delete else MessageType.INSERT
+        for shard, part in parts:
+            if isinstance(part, bytes):
+                self._put_body(to.table, shard, kind, part)
+            else:
+                self.nbytes += part.nbytes
+                self._put(to.table, shard, kind, part)
+        if hashes is not None:
+            self._hashes.append(hashes)
+        return count
+
+    def batches_of(self, table: Table) -> list[Batch]:
+        """What it holds of a table's rows, in order, as a reader would get it."""
+        return as_batches(table, [(vchannel, kind, payload) for _, vchannel, kind, payload in self._pieces])
 
     def _check_batch(self, batch: pa.RecordBatch) -> None:
         limits = self._limits
@@ -96,20 +125,20 @@ class Outgoing:
         if batch.nbytes > limits.batch_bytes:
             raise LimitExceeded("the size of an Arrow batch", batch.nbytes, limits.batch_bytes, "block_bytes_max")
 
-    def _put_body(self, topic: Topic, shard: int, body: bytes) -> None:
+    def _put_body(self, to: Topic | Table, shard: int, kind: MessageType, body: bytes) -> None:
         self.nbytes += len(body) + 32
-        at = self._last.get((topic.id, shard))
+        at = self._last.get(to.vchannel(shard))
         if at is not None:
-            payload = self._pieces[at][3]
-            if type(payload) is list:
+            _, _, before, payload = self._pieces[at]
+            if before is kind and type(payload) is list:
                 payload.append(body)
                 return
-        self._put(topic, shard, [body])
+        self._put(to, shard, kind, [body])
 
-    def _put(self, topic: Topic, shard: int, payload: list[bytes] | pa.RecordBatch) -> None:
-        self._last[topic.id, shard] = len(self._pieces)
-        channel = place(topic.id, shard, self._channels)
-        self._pieces.append((channel, topic.vchannel(shard), MessageType.INSERT, payload))
+    def _put(self, to: Topic | Table, shard: int, kind: MessageType, payload: list[bytes] | pa.RecordBatch) -> None:
+        vchannel = to.vchannel(shard)
+        self._last[vchannel] = len(self._pieces)
+        self._pieces.append((place(to.id, shard, self._channels), vchannel, kind, payload))
 
     def writes(self) -> dict[str, list[Piece]]:
         """The messages by channel, in order within each virtual channel."""

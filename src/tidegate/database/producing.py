@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from tidegate.catalog.entries import Change, Topic, TopicDropped
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.clients import OWNER
-from tidegate.database.journal import Journal
 from tidegate.database.live_transactions import Keys, Writes
 from tidegate.errors import (
     Closed,
@@ -25,6 +24,7 @@ from tidegate.errors import (
     Unavailable,
 )
 from tidegate.log.message import Message
+from tidegate.runtime.journal import Journal
 from tidegate.runtime.steps import Gate, Steps, run
 from tidegate.topics.producers import Duplicate, Opened, Producers, Sending
 from tidegate.txn.txn_id import TxnId

@@ -44,10 +44,21 @@ class DatabaseSettings:
     receive_buffer: int = 10_000
     """Messages of a subscription in memory, delivered or not, and not yet acknowledged."""
 
+    pipeline: bool = True
+    """Whether the owner runs the pipeline that folds tables into snapshots, once there is a table."""
+    barrier_interval_ms: int = 1_000
+    """How often what was written becomes visible in a checkpoint; at least 50."""
+    checkpoint_every: int = 1
+    """Every so many barriers one is a checkpoint."""
+    snapshot_retention_s: int = 86_400
+    """How long old checkpoints can be read."""
+
     def __post_init__(self) -> None:
+        if type(self.pipeline) is not bool:
+            raise InvalidArgument(f"setting `pipeline` is True or False, not {self.pipeline!r}")
         for name in self.__slots__:
             value = getattr(self, name)
-            if name != "log" and (type(value) is not int or value < 1):
+            if name not in ("log", "pipeline") and (type(value) is not int or value < 1):
                 raise InvalidArgument(f"setting `{name}` is a whole number above zero, not {value!r}")
         if not isinstance(self.log, LogSettings):
             raise InvalidArgument(f"setting `log` is a LogSettings, not {self.log!r}")

@@ -12,10 +12,10 @@ from threading import Lock
 from typing import Final, Protocol
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.database.journal import Journal
 from tidegate.database.live_transactions import LiveTransactions, RecordLog
 from tidegate.errors import InvalidArgument
 from tidegate.log.message import Message, MessageType
+from tidegate.runtime.journal import Journal
 from tidegate.runtime.pieces import Piece
 from tidegate.runtime.steps import Request, Steps
 from tidegate.topics import sub_records as records

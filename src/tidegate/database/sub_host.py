@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.catalog.entries import Subscription, Topic
 from tidegate.clock.timestamp import Timestamp
-from tidegate.database.journal import Journal
 from tidegate.database.received import Received
 from tidegate.database.sub_acks import Acks, recover
 from tidegate.database.sub_feed import Feed
 from tidegate.database.sub_source import Bell
 from tidegate.errors import Closed, InUse, InvalidArgument, TidegateError
+from tidegate.runtime.journal import Journal
 from tidegate.topics.message_id import MessageId
 from tidegate.topics.sub_entry import Delivered
 from tidegate.topics.subscription import Subscription as Machine

@@ -14,11 +14,11 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.entries import Change, Kind, Start, Subscription, SubscriptionDropped, TopicDropped
-from tidegate.database.journal import Journal
 from tidegate.database.sub_dead_letters import move_dead_letters
 from tidegate.database.sub_feed import pin_name
 from tidegate.database.sub_host import SubscriptionHost
 from tidegate.errors import Closed, InvalidArgument, LeaseLost, NotFound, StorageFailed, TidegateError
+from tidegate.runtime.journal import Journal
 from tidegate.runtime.steps import run
 
 if TYPE_CHECKING:

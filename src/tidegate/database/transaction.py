@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from types import TracebackType
@@ -25,13 +25,16 @@ from tidegate.errors import (
     InvalidTransactionState,
     OutcomeUnknown,
     Retryable,
+    SchemaMismatch,
     TidegateError,
     TransactionAborted,
     TransactionExpired,
     TransactionNotFound,
     Unavailable,
 )
+from tidegate.log.batch import Batch
 from tidegate.runtime.steps import Gate
+from tidegate.tables.schema import Table
 from tidegate.topics.routing import key_hash
 from tidegate.txn.coordinator_table import TIMEOUT
 from tidegate.txn.txn_id import TxnId
@@ -97,15 +100,80 @@ class Transaction:
             # Cancelled, it is written all the same: the message was taken, and its end waits for it.
             await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(self._write_ahead)))
 
+    def insert(self, table: str, rows: Any) -> int:
+        """Write rows of a table: dicts, tuples, a pandas or Polars DataFrame, Arrow; how many they were.
+
+        A row whose key is there already replaces it.
+        Raises: `NotFound`, `InvalidArgument` naming column and row: it goes on without them.
+        """
+        return self._write_rows(table, rows, delete=False)
+
+    upsert = insert
+
+    def delete(self, table: str, keys: Any) -> int:
+        """End rows of a table by their keys: values, or tuples or dicts for a compound key; how many keys they were.
+
+        A key that is not there is no error.
+        """
+        return self._write_rows(table, keys, delete=True)
+
+    def sql(self, statement: str) -> list[dict[str, Any]]:
+        """Run INSERT, UPDATE or DELETE as part of the transaction; how many rows it wrote."""
+        from tidegate.database.dml import run_in
+
+        return run_in(self._database, self, statement)
+
+    def _write_rows(self, table: str, rows: Any, *, delete: bool) -> int:
+        found = self._database.table(table)
+        count = 0
+
+        def add(outgoing: Outgoing, turn: int) -> None:
+            nonlocal count
+            count = outgoing.add_rows(found, rows, delete=delete, turn=turn)
+
+        if self._keep("write rows", add):
+            self._write_ahead()
+        return count
+
+    def adopt(self, outgoing: Outgoing) -> None:
+        """Take over what was gathered elsewhere. Ordering: before anything else is written with it."""
+        with self._lock:
+            self._check_open("write")
+            self._outgoing = outgoing
+            self._begin_call()
+        self._write_ahead()
+
+    def own_changes(self, table: Table) -> list[Batch]:
+        """What it has written to a table and not committed.
+
+        Raises: `InvalidTransactionState` when some of it was written ahead, and cannot be looked at any more.
+        """
+        with self._lock:
+            if self._writing_ahead is not None:
+                raise InvalidTransactionState(
+                    f"transaction {self.id} has written more than it keeps in memory, and cannot read its own rows"
+                    f" any more; read before, or raise `transaction_buffer_bytes`",
+                    state=self.state,
+                )
+            return [] if self._outgoing is None else self._outgoing.batches_of(table)
+
     def _add(self, topic: Topic, value: Any, key: Key | None, headers: Mapping[str, str] | None) -> bool:
         """Keep a message; whether it has become so much that `_write_ahead` has to follow."""
+
+        def add(outgoing: Outgoing, turn: int) -> None:
+            outgoing.add(topic, value, key=key, headers=headers, turn=turn)
+
+        return self._keep("send", add)
+
+    def _keep(self, what: str, add: Callable[[Outgoing, int], None]) -> bool:
+        """Let `add` put something into what goes out; whether `_write_ahead` has to follow."""
         database = self._database
         limits = database.limits
         with self._lock:
-            self._check_open("send")
+            self._check_open(what)
             if self._outgoing is None:
                 self._outgoing = Outgoing(database.channels, limits)
-            self._outgoing.add(topic, value, key=key, headers=headers, turn=database.next_turn())
+            add(self._outgoing, database.next_turn())
             if self._outgoing.nbytes <= limits.buffer_bytes:
                 return False
             self._begin_call()
@@ -161,7 +229,8 @@ class Transaction:
 
         Returns the Timestamp as of which it reads, the same for all its reads.
         """
-        hashes = [key_hash(table, key) for key in keys]
+        taker = self._database.find_table(table)
+        hashes = [key_hash(table, key) for key in keys] if taker is None else taker.hashes_of(keys)
         with self._lock:
             self._check_open("read")
             self._begin_call()
@@ -242,7 +311,7 @@ class Transaction:
         """The commit failed: whatever can never be committed is ended."""
         if isinstance(error, Conflict | TransactionAborted):
             self._let_go()
-        elif isinstance(error, InvalidArgument) and not isinstance(error, TransactionNotFound):
+        elif isinstance(error, InvalidArgument | SchemaMismatch) and not isinstance(error, TransactionNotFound):
             with suppress(TidegateError):  # It is aborted at its timeout anyway.
                 self.abort()
 

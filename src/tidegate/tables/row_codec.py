@@ -184,6 +184,18 @@ def fixed_code(kind: pa.DataType) -> str:
     return f"{DECIMAL_BYTES}s" if pa.types.is_decimal128(kind) else STRUCT_CODES.get(kind, "")
 
 
+def version_of(body: bytes) -> int:
+    """The version of the schema that a row was encoded with; 0 for bytes that are no row. For many, `versions_of`."""
+    if len(body) <= VERSION_AT or body[0] != FORMAT:
+        return 0
+    version = 0
+    for place, byte in enumerate(body[VERSION_AT : VERSION_AT + VERSION_BYTES_MAX]):
+        version |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            return version
+    return 0
+
+
 def _varint(number: int) -> bytes:
     if not 0 < number < 1 << 32:
         raise InvariantBroken(f"schema version {number} is not a number of 32 bits above 0")

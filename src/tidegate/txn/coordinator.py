@@ -363,6 +363,10 @@ def _refusal(txn: Transaction, what: str) -> TidegateError:
         return TransactionAborted(
             f"transaction {txn.id} was aborted: {txn.reason}; nothing of it remains, run it again", reason=txn.reason
         )
+    if txn.state is TxnState.COMMITTING and txn.commit_timestamp is not None:  # Decided: to others it is committed.
+        return InvalidTransactionState(
+            f"transaction {txn.id} is committed and cannot be {what}; begin a new one", state=txn.state
+        )
     advice = "wait for its end" if not txn.state.has_ended else "begin a new one"
     return InvalidTransactionState(
         f"transaction {txn.id} is {txn.state} and cannot be {what}; {advice}", state=txn.state

@@ -130,7 +130,8 @@ def joined(pieces: list[Batch]) -> list[Batch]:
     if len(pieces) < 2:
         return pieces
     out = []
-    for _, group in groupby(pieces, key=lambda each: (each.term, each.rows.schema)):
+    # Schemas that differ in nothing but metadata are equal to Arrow, and rows of two versions of a table are not alike.
+    for _, group in groupby(pieces, key=lambda each: (each.term, each.rows.schema, each.rows.schema.metadata)):
         same = list(group)
         small = sum(map(len, same)) < SMALL * len(same)
         out.extend([concat(same)] if small else same)

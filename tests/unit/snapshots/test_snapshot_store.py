@@ -125,6 +125,22 @@ def test_a_dropped_table_is_gone_whatever_its_files_are_called_by_then(snapshots
     assert set(snapshots.store.manifest().tables) == {EVENTS.id}
 
 
+def test_a_table_is_replaced_as_a_whole_in_one_step(snapshots: SnapshotRig) -> None:
+    """What a view that is computed anew needs: the old rows end and the new ones begin at one checkpoint."""
+    snapshots.write(ACCOUNTS, [{"id": 1}, {"id": 2}])
+    anew = snapshots.stage(ACCOUNTS, [{"id": 3}], 2, level=BASE, sorted=True, distinct=True)
+    snapshots.commit(anew, dropped=[ACCOUNTS.id])
+    assert [row["id"] for row in snapshots.rows(ACCOUNTS)] == [3]
+    assert [row["id"] for row in snapshots.rows(ACCOUNTS, snapshots.store.at(at(1)))] == [1, 2]
+
+
+def test_several_files_of_one_shard_and_epoch_are_one_set_of_changes(snapshots: SnapshotRig) -> None:
+    """Several tasks may write one shard; which of their files is named first means nothing."""
+    files = [snapshots.stage(ACCOUNTS, [{"id": 1, "balance": each, "_seq": each}], 1) for each in (3, 9, 5)]
+    snapshots.commit(*files)
+    assert [row["balance"] for row in snapshots.rows(ACCOUNTS)] == [9]
+
+
 def test_removing_a_file_that_is_gone_is_a_conflict(snapshots: SnapshotRig) -> None:
     snapshots.write(ACCOUNTS, [{"id": 1}])
     with pytest.raises(Conflict, match="is not part of checkpoint 1 any more"):

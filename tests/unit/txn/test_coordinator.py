@@ -28,6 +28,12 @@ NOW = 1_000_000
 AT = Timestamp(500)
 
 
+def said(state: TxnState) -> str:
+    """How a state is called to users: a decided commit is as good as done."""
+    return "committed" if state is TxnState.COMMITTING else state.value
+
+
+
 def coordinator(**settings: int) -> Coordinator:
     return Coordinator(3, CoordinatorSettings(**settings))
 
@@ -218,7 +224,7 @@ def test_fact_5_and_48_a_transaction_that_is_not_open_takes_no_participants(stat
     tc = coordinator()
     txn = IN_STATE[state](tc, 1)
     before = txn.participants
-    with pytest.raises(InvalidTransactionState, match=f"is {state.value} and cannot be written to") as caught:
+    with pytest.raises(InvalidTransactionState, match=f"is {said(state)} and cannot be written to") as caught:
         tc.plan_register(txn.id, ["channel/c5"])
     assert caught.value.state == state.value
     assert txn.participants == before
@@ -322,7 +328,7 @@ def test_fact_63_a_repeated_commit_succeeds_and_an_abort_is_refused(state: TxnSt
     txn = IN_STATE[state](tc, 1)
     assert tc.plan_commit(txn.id, Timestamp(999), ["channel/c9"], b"other") is None
     assert (txn.state, txn.commit_timestamp, txn.participants) == (state, AT, ("channel/c0",))
-    with pytest.raises(InvalidTransactionState, match=f"is {state.value} and cannot be aborted") as caught:
+    with pytest.raises(InvalidTransactionState, match=f"is {said(state)} and cannot be aborted") as caught:
         tc.plan_abort(txn.id, TIMEOUT)
     assert caught.value.state == state.value
 

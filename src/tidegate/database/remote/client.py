@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from tidegate.catalog.entries import Topic
+from tidegate.catalog.table_fold import table_of
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.backend import Limits
 from tidegate.database.live_transactions import Keys, Writes
@@ -23,6 +24,7 @@ from tidegate.database.received import Received
 from tidegate.database.remote import frames
 from tidegate.database.remote.address import find
 from tidegate.errors import InvariantBroken, TidegateError, Unavailable
+from tidegate.tables.schema import Table
 from tidegate.topics.message_id import MessageId
 from tidegate.txn.txn_id import TxnId
 
@@ -109,6 +111,15 @@ class RemoteBackend:
     def topic(self, name: str) -> Topic:
         found = self._call("topic", {"name": name})[0]
         return Topic(found["id"], found["name"], found["shards"], Timestamp(found["created"]))
+
+    def table(self, name: str) -> Table:
+        return table_of(self._call("table", {"name": name})[0])
+
+    def flush(self, timeout_s: float) -> Timestamp:
+        return Timestamp(self._call("flush", {"timeout_s": timeout_s}, timeout_s=self._answer_s + timeout_s)[0])
+
+    def wait_visible(self, timestamp: Timestamp | None) -> Timestamp:
+        return Timestamp(self._call("wait_visible", {"timestamp": None if timestamp is None else int(timestamp)})[0])
 
     # -- transactions ----------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow.flight as flight
 
+from tidegate.catalog.table_fold import table_facts
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.engine import Engine
 from tidegate.database.local import LocalBackend
@@ -143,6 +144,11 @@ def _topic(asked: Asked) -> Any:
     return {"id": topic.id, "name": topic.name, "shards": topic.shards, "created": int(topic.created)}
 
 
+def _wait_visible(asked: Asked) -> Any:
+    at = asked.head["timestamp"]
+    return int(asked.backend.wait_visible(None if at is None else Timestamp(at)))
+
+
 def _commit(asked: Asked) -> Any:
     hashes = asked.hashes()
     writes = frames.unpack_writes(asked.head["channels"], asked.blobs[1:])
@@ -192,6 +198,9 @@ CALLS: Final[dict[str, Callable[[Asked], Any]]] = {
     "alive": lambda _: None,
     "execute": lambda asked: asked.backend.execute(asked.head["sql"]),
     "topic": _topic,
+    "table": lambda asked: table_facts(asked.backend.table(asked.head["name"])),
+    "flush": lambda asked: int(asked.backend.flush(asked.head["timeout_s"])),
+    "wait_visible": _wait_visible,
     "begin": lambda asked: str(asked.backend.begin(asked.head["timeout_ms"])),
     "commit": _commit,
     "write_ahead": _write_ahead,

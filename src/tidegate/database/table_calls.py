@@ -1,0 +1,195 @@
+"""`TableCalls`: the part of a `Database` that is about tables."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from threading import RLock
+from typing import Any, Literal, TypeVar
+
+from tidegate.clock.timestamp import Timestamp
+from tidegate.database.backend import Backend, Limits
+from tidegate.database.cut_reader import CutReader, tables_in
+from tidegate.database.local import LocalBackend
+from tidegate.database.outgoing import Outgoing
+from tidegate.database.result import Result
+from tidegate.database.row_taker import RowTaker
+from tidegate.database.sent import Sent
+from tidegate.database.transaction import Transaction
+from tidegate.errors import InvalidArgument, NotFound, SchemaMismatch
+from tidegate.runtime.log_files import LogFiles
+from tidegate.snapshots.store import SnapshotStore
+from tidegate.stores.sqlite_metadata import SqliteMetadataStore
+
+_logger = logging.getLogger("tidegate.database")
+T = TypeVar("T")
+Consistency = Literal["strong", "eventual"] | Timestamp
+
+
+class TableCalls(ABC):
+    """Writing and reading tables; `Database` has the rest."""
+
+    path: Path
+    name: str
+    last_seen: Timestamp
+    _lock: RLock
+    _tables: dict[str, RowTaker]
+    _cut_reader: CutReader | None = None
+    _metadata: SqliteMetadataStore | None = None
+    _cut_reader_life = -1
+    life: int
+
+    @property
+    @abstractmethod
+    def backend(self) -> Backend: ...
+
+    @property
+    @abstractmethod
+    def channels(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def limits(self) -> Limits: ...
+
+    @abstractmethod
+    def again(self, call: Callable[[], T]) -> T: ...
+
+    @abstractmethod
+    def transaction(self, timeout: float | None = None) -> Transaction: ...
+
+    @abstractmethod
+    def next_turn(self) -> int: ...
+
+    @abstractmethod
+    def seen(self, timestamp: Timestamp) -> None: ...
+
+    @abstractmethod
+    def _check_names(self) -> None: ...
+
+    @abstractmethod
+    def _send_whole(self, outgoing: Outgoing) -> Timestamp: ...
+
+    # -- looking up ------------------------------------------------------------------------------------------
+
+    def table(self, name: str, *, fresh: bool = False) -> RowTaker:
+        """A table by its name, ready to take rows; `fresh` asks the owner though it is known here.
+
+        Raises: `NotFound`.
+        """
+        self._check_names()
+        found = self._tables.get(name)
+        if found is None or fresh:
+            table = self.again(lambda: self.backend.table(name))
+            if found is None or found.table != table:
+                found = self._tables[name] = RowTaker(table)
+        return found
+
+    def find_table(self, name: str) -> RowTaker | None:
+        """As `table`; None when there is none."""
+        try:
+            return self.table(name)
+        except NotFound:
+            return None
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def insert(self, table: str, rows: Any) -> Sent:
+        """Write rows of a table, all at once; durable when this returns. See `Transaction.insert`."""
+        return self._write_rows(table, rows, delete=False)
+
+    def upsert(self, table: str, rows: Any) -> Sent:
+        """As `insert`: a row whose key is there already replaces it."""
+        return self._write_rows(table, rows, delete=False)
+
+    def delete(self, table: str, keys: Any) -> Sent:
+        """End rows by their keys, all at once. See `Transaction.delete`."""
+        return self._write_rows(table, keys, delete=True)
+
+    def _write_rows(self, name: str, rows: Any, *, delete: bool) -> Sent:
+        taker = self.table(name)
+        while True:
+            outgoing = Outgoing(self.channels, self.limits)
+            count = outgoing.add_rows(taker, rows, delete=delete, turn=self.next_turn())
+            if not count:
+                return Sent(self.last_seen, 0)
+            try:
+                return Sent(self._send_rows(outgoing), count)
+            except SchemaMismatch as error:
+                # Once for each version that is new here: whoever gets the same answer again would get it for ever.
+                newer = self.table(name, fresh=True)
+                if newer.table.schema.version == taker.table.schema.version:
+                    raise
+                _logger.debug("%s: %s", self.path, error)
+                taker = newer
+
+    def _send_rows(self, outgoing: Outgoing) -> Timestamp:
+        backend = self.backend
+        if outgoing.nbytes > self.limits.buffer_bytes and outgoing.count > 1:
+            with self.transaction() as txn:  # More than a commit carries: it is written ahead.
+                txn.adopt(outgoing)
+            return txn.commit_timestamp or Timestamp.ZERO
+        if isinstance(backend, LocalBackend):
+            timestamp = backend.send(outgoing.writes(), outgoing.hashes)
+        else:
+            timestamp = self._send_whole(outgoing)
+        self.seen(timestamp)
+        return timestamp
+
+    def flush(self, timeout: float = 60.0) -> Timestamp:
+        """A checkpoint that holds everything written before; its Timestamp.
+
+        Raises: `WaitTimeout`, `Unavailable`, saying what holds it up.
+        """
+        return self.again(lambda: self.backend.flush(timeout))
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def query(self, sql: str, consistency: Consistency = "strong") -> Result:
+        """The answer to a query in Spark SQL, of one cut.
+
+        `strong` has everything that was acknowledged before the call, from the last checkpoint and the log behind it;
+        `eventual` is the last checkpoint; a Timestamp is that time.
+        Raises: `NotFound`, `InvalidArgument`; `Truncated` for a time that is not kept any more; `WaitTimeout`.
+        """
+        tables = {name: self.table(name).table for name in sorted(tables_in(sql))}
+        if consistency == "strong":
+            at = self.wait_visible(None)
+        elif consistency == "eventual":
+            at = self.cut_reader.newest
+        elif isinstance(consistency, Timestamp):
+            at = self.wait_visible(consistency)
+        else:
+            raise InvalidArgument(f"consistency is 'strong', 'eventual' or a Timestamp, not {consistency!r}")
+        return Result(self.cut_reader.query(sql, tables, at), at)
+
+    def wait_visible(self, timestamp: Timestamp | None) -> Timestamp:
+        """Wait until everything at or below a Timestamp, or written until now, can be read; that Timestamp."""
+        return self.again(lambda: self.backend.wait_visible(timestamp))
+
+    @property
+    def cut_reader(self) -> CutReader:
+        """Reads tables in this process."""
+        with self._lock:
+            backend = self.backend
+            if self._cut_reader is None or self._cut_reader_life != self.life:
+                self._close_reading()
+                if isinstance(backend, LocalBackend):
+                    found = CutReader(
+                        backend.engine.pipeline.store, backend.engine.log, backend.channels, f"{self.name} {self.life}"
+                    )
+                else:
+                    self._metadata = SqliteMetadataStore(self.path / "meta.sqlite")
+                    store = SnapshotStore(self.path / "snapshots", self._metadata)
+                    found = CutReader(store, LogFiles(self.path), backend.channels, f"{self.name} {self.life}")
+                self._cut_reader, self._cut_reader_life = found, self.life
+            return self._cut_reader
+
+    def _close_reading(self) -> None:
+        reader, self._cut_reader = self._cut_reader, None
+        metadata, self._metadata = self._metadata, None
+        if reader is not None:
+            reader.close()
+        if metadata is not None:
+            metadata.close()

@@ -1,0 +1,86 @@
+"""What the owner knows of its pipeline, and what it says of it: how far it is, and what holds it up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Condition, Event, RLock, Thread
+from typing import Any, Final
+
+from tidegate.barrier.cut import Cut
+from tidegate.clock.timestamp import Timestamp
+from tidegate.pipeline.child import Child
+from tidegate.pipeline.machines import Machines
+from tidegate.pipeline.owner import Owner
+from tidegate.snapshots.manifest import FileEntry, Pointer
+from tidegate.snapshots.store import SnapshotStore
+
+
+class PipelineState:
+    """Everything under one lock; `Pipeline` changes it."""
+
+    def __init__(self, engine: Owner) -> None:
+        self._engine = engine
+        self.store: Final = SnapshotStore(engine.path / "snapshots", engine.log.metadata)
+        self._lock = RLock()
+        self._changed = Condition(self._lock)
+        """Told when the service time has moved, a barrier was asked for, or something has failed."""
+        self._stop = Event()
+        self._thread: Thread | None = None
+        self._is_dirty = False
+        self._pointer: Pointer = self.store.pointer()
+        self._machines: Machines | None = None
+        self._child: Child | None = None
+        self._worker_term = 0
+        self._handed: list[Cut] = []
+        """Cuts for a worker that is about to start."""
+        self._work: Path | None = None
+        self._entries: dict[str, FileEntry] = {}
+        """Of files that were reported and not committed."""
+        self._failures = 0
+        self.failure: str | None = None
+        """Why the worker, or this, failed last; None since the last checkpoint."""
+        self._spawn_at = 0.0
+        self.batch_s = 0.0
+        """How long the last batch took in the worker."""
+
+    # -- what is known ---------------------------------------------------------------------------------------
+
+    def _why(self) -> str:
+        machines = self._machines
+        if machines is None:
+            return self.failure or "the pipeline is starting"
+        if machines.clock.paused_since_ms is not None:
+            return "the pipeline is paused"
+        for barrier in machines.alignment.pending:
+            if barrier.waiting:
+                return f"{', '.join(sorted(barrier.waiting))} did not tick past {barrier.timestamp}"
+        if self.failure is not None:
+            return self.failure
+        if self._child is None:
+            return "the worker has not started yet"
+        return f"the worker, process {self._child.pid}, has not finished epoch {self._pointer.epoch + 1}"
+
+    def status(self) -> dict[str, Any]:
+        """The pipeline as data: how far it is, and what holds it up."""
+        with self._lock:
+            machines, child = self._machines, self._child
+            now = Timestamp(self._engine.log.allocate(1))
+            found: dict[str, Any] = {
+                "running": self._thread is not None,
+                "checkpoint": self._pointer.checkpoint,
+                "epoch": self._pointer.epoch,
+                "service_time": int(self._pointer.timestamp),
+                "service_time_text": str(self._pointer.timestamp) if self._pointer.timestamp else None,
+                "lag_ms": max(now.ms_since(self._pointer.timestamp), 0) if self._pointer.timestamp else None,
+                "worker": None if child is None else child.pid,
+                "failure": self.failure,
+                "last_batch_s": round(self.batch_s, 3),
+                "waits_for": None,
+            }
+            if machines is not None:
+                found["uncommitted_epochs"] = machines.epochs.uncommitted
+                found["interval_ms"] = machines.clock.settings.interval_ms
+                found["paused"] = machines.clock.paused_since_ms is not None
+                if machines.epochs.uncommitted or machines.alignment.pending or self.failure:
+                    found["waits_for"] = self._why()
+            return found
