@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.database.journal import Journal
 from tidegate.log.message import NO_POSITION, MessageType, Position
 from tidegate.ports.files import Files
 from tidegate.ports.metadata import MetadataStore
 from tidegate.runtime.channel_reader import Delivery, TailSource
 from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.file_cursor import ChannelFiles
+from tidegate.runtime.journal import Journal
 from tidegate.runtime.transaction_reader import TransactionReader
 from tidegate.sim.machine import SimTail
 from tidegate.sim.node import NodeChannel

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from tidegate.database import sub_host
-from tidegate.database.journal import Journal
 from tidegate.database.sub_acks import Acks, recover
+from tidegate.runtime.journal import Journal
 from tidegate.runtime.pieces import Piece
 from tidegate.sim.bugs import Bug, replaced
 from tidegate.topics.acknowledgements import Acknowledgements
