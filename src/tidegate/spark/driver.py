@@ -11,8 +11,7 @@ traceback and Java's in it, with an expression whose `(.|\\r\\n|\\r|\\n)*` takes
 contains a `Py4JJavaError` and goes on for more than 1,000 to 2,000 characters, as every such text does, overflows a
 stack of 1 MB, and the StackOverflowError hides what happened. It takes two things: a Spark job inside `foreachBatch`
 that fails or is cancelled, and a `stop` at that time, which cancels it. So here `stop` waits until no batch runs, and
-nothing but `BatchFailed`, of one line, leaves a batch. (`-Xss4m` moves the limit beyond 4,000 characters, for queries
-of others in the same session.)
+nothing but `BatchFailed`, of one line, leaves a batch. A larger stack is no help: with 4 MB it overflows as well.
 """
 
 from __future__ import annotations

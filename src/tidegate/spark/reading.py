@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.catalog.catalog import CATALOG_VCHANNEL, Catalog
-from tidegate.catalog.entries import Topic
 from tidegate.clock.timestamp import Timestamp
-from tidegate.errors import InvalidArgument, WaitTimeout
+from tidegate.errors import WaitTimeout
 from tidegate.log.batch import BODY_SCHEMA, Batch
 from tidegate.log.message import ALL_VCHANNELS, NO_POSITION, MessageType, Position
 from tidegate.runtime.log_files import LogFiles
+from tidegate.tables.changes import changes_of, changes_schema
 from tidegate.topics.routing import place
 from tidegate.topics.value import decode
 
@@ -120,15 +120,18 @@ def find_topic(path: str | Path, name: str) -> Places:
     Raises: `NotFound`, with names that come near.
     """
     topic = read_catalog(path).topic(name)
-    channels = sum(1 for each in LogFiles(path).channels() if each.startswith("data-"))
-    return _places(topic, channels)
+    return Places(topic.name, topic.created, _by_channel(topic.id, topic.vchannels, _data_channels(path)))
 
 
-def _places(topic: Topic, channels: int) -> Places:
-    by_channel: dict[str, dict[str, int]] = {}
-    for shard, vchannel in enumerate(topic.vchannels):
-        by_channel.setdefault(f"data-{place(topic.id, shard, channels)}", {})[vchannel] = shard
-    return Places(topic.name, topic.created, by_channel)
+def _data_channels(path: str | Path) -> int:
+    return sum(1 for each in LogFiles(path).channels() if each.startswith("data-"))
+
+
+def _by_channel(id: int, vchannels: tuple[str, ...], channels: int) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for shard, vchannel in enumerate(vchannels):
+        found.setdefault(f"data-{place(id, shard, channels)}", {})[vchannel] = shard
+    return found
 
 
 def read_catalog(path: str | Path) -> Catalog:
@@ -199,9 +202,34 @@ Decode = Callable[[Batch], Iterator[pa.RecordBatch]]
 """How messages become rows: one function for topics, one for each table."""
 
 
-def changes_of(path: str | Path, table: str) -> tuple[pa.Schema, Places, Decode]:
-    """A table's columns with `_ts`, `_op` and `_seq`, where its shards are, and how its messages become rows.
+@dataclass(frozen=True, slots=True)
+class TableChanges:
+    """A table's changes: where they are, and by which of its schemas they are read."""
 
-    This is the one place where the data source asks the catalog of tables.
+    path: str
+    id: int
+    version: int
+    schema: pa.Schema
+    places: Places
+
+    def decode(self) -> Decode:
+        """Rows of any version, by this one's columns; also of versions that are newer than this."""
+        table = read_catalog(self.path).table_by_id(self.id)
+        target = table.version(self.version)
+
+        def rows(batch: Batch) -> Iterator[pa.RecordBatch]:
+            yield from changes_of(table, [batch], target).to_batches()
+
+        return rows
+
+
+def find_table(path: str | Path, name: str) -> TableChanges:
+    """A table's changes by its newest schema: its columns, and `_ts`, `_seq` and `_op`.
+
+    Raises: `NotFound`, with names that come near.
     """
-    raise InvalidArgument(f"table {table!r} of {path}: tables cannot be read here yet; use option `topic`")
+    table = read_catalog(path).table(name)
+    by_channel = _by_channel(table.id, table.vchannels, _data_channels(path))
+    places = Places(name, Timestamp(table.created), by_channel)
+    schema = changes_schema(table.schema).remove_metadata()
+    return TableChanges(str(path), table.id, table.schema.version, schema, places)

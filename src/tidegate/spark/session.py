@@ -25,9 +25,9 @@ Options = Mapping[str, str | int | bool]
 
 DRIVER_MB: Final = (512, 2048)
 """The least and the most memory of the JVM's heap without being told; between them a quarter of the machine's."""
-_JVM_OPTIONS: Final = ("-Xss4m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError")
-"""`-Xss4m`: see `driver.py` on the end of a query. One collector thread is enough for a heap of this size, and starts
-faster. A JVM without memory ends instead of half working: whoever watches it starts another."""
+_JVM_OPTIONS: Final = ("-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError")
+"""One collector thread is enough for a heap of this size, and starts faster. A JVM
+without memory ends instead of half working: whoever watches it starts another."""
 
 QUICK_JVM: Final = "-XX:TieredStopAtLevel=1"
 """For a JVM that only hands work to Python: half the time to start and half the CPU of a batch; plans over many rows

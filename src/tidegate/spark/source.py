@@ -8,6 +8,9 @@
     maxEpochs, maxMessages  streams only: the most that one batch takes; it takes at least one epoch
     waitMs                  streams only: how long to wait for news before Spark asks again (default 100)
 
+A topic has the columns key, value (JSON), bytes, headers, `_ts`, `_shard`, `_txn` and `_seq`. A table's changes have
+its columns, `_ts`, `_seq` and `_op`: 1 where the row is there with these values, -1 where it is gone.
+
 A batch is one cut through all channels, and so is every micro-batch's end: transactions come whole, in one micro-batch.
 Partitions are channels. With `register`, comparisons of `_ts` and equality of `key` are applied while reading.
 """
@@ -37,7 +40,7 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -45,7 +48,17 @@ from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import InvalidArgument
 from tidegate.log.batch import Batch
 from tidegate.spark.cuts import Limits, Point, Points, points_of
-from tidegate.spark.reading import TOPIC_SCHEMA, Decode, Places, Span, changes_of, find_topic, read_span, topic_rows
+from tidegate.spark.reading import (
+    TOPIC_SCHEMA,
+    Decode,
+    Places,
+    Span,
+    TableChanges,
+    find_table,
+    find_topic,
+    read_span,
+    topic_rows,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,11 +80,11 @@ class What:
     path: str
     schema: pa.Schema
     places: Places
-    table: str | None
+    table: TableChanges | None
 
     def decode(self, channel: str) -> Decode:
         if self.table is not None:
-            return changes_of(self.path, self.table)[2]
+            return self.table.decode()
         shards = self.places.by_channel[channel]
 
         def rows(batch: Batch) -> Iterator[pa.RecordBatch]:
@@ -89,9 +102,14 @@ def find(options: Any) -> What:
     if (topic is None) == (table is None):
         raise InvalidArgument('format("tidegate") needs either .option("topic", ...) or .option("table", ...)')
     if table is not None:
-        schema, places, _ = changes_of(path, table)
-        return What(path, schema, places, table)
+        changes = find_table(path, table)
+        return What(path, arrow_of_spark(changes.schema), changes.places, changes)
     return What(path, TOPIC_SCHEMA, find_topic(path, topic), None)
+
+
+def arrow_of_spark(schema: pa.Schema) -> pa.Schema:
+    """The same columns as Spark writes them in Arrow: it takes no others from a source."""
+    return to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
 
 
 class TidegateSource(DataSource):
@@ -184,7 +202,7 @@ def _read(what: What, span: Span, pushed: Pushed | None = None) -> Iterator[pa.R
         for rows in decode(batch):
             kept = rows if pushed is None else pushed.apply(rows)
             if kept.num_rows:
-                yield kept
+                yield kept if kept.schema.equals(what.schema) else kept.cast(what.schema)
 
 
 def _spans(what: What, start: Point, end: Point, points: Points) -> list[SpanPartition]:
