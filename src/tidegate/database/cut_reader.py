@@ -24,7 +24,6 @@ from tidegate.log.message import MessageType
 from tidegate.runtime.transaction_reader import TransactionReader
 from tidegate.snapshots.manifest import Manifest
 from tidegate.snapshots.merge_sql import quoted
-from tidegate.snapshots.pins import Pins
 from tidegate.snapshots.reader import Duck, SnapshotReader
 from tidegate.snapshots.store import SnapshotStore
 from tidegate.tables.changes import changes_of, net
@@ -52,17 +51,14 @@ class LogSource(Protocol):
 class CutReader:
     """Reads one database. Safe to use from several threads."""
 
-    def __init__(self, store: SnapshotStore, log: LogSource, channels: int, owner: str) -> None:
-        """`owner` names whoever reads: files it needs are kept for as long as it lives."""
+    def __init__(self, store: SnapshotStore, log: LogSource, channels: int) -> None:
         self._store = store
         self._log = log
         self._channels = channels
         self._snapshots = SnapshotReader(store)
         self._duck = Duck(Path(store.root) / "spill", threads=2, memory_limit="1GB")
-        self._pins = Pins(store, owner)
 
     def close(self) -> None:
-        self._pins.close()
         self._snapshots.close()
         self._duck.close()
 
@@ -85,7 +81,7 @@ class CutReader:
         """
         translated = translate(sql)
         with ExitStack() as stack:
-            manifest = self._pinned(at, stack)
+            manifest = self._store.at(at)
             cursor = self._duck.cursor()
             stack.callback(cursor.close)
             for number, (name, table) in enumerate(sorted(tables.items())):
@@ -94,12 +90,6 @@ class CutReader:
                 return cursor.sql(translated).to_arrow_table()
             except duckdb.Error as error:
                 raise InvalidArgument(f"{_shown(sql)}: {error}") from error
-
-    def _pinned(self, at: Timestamp, stack: ExitStack) -> Manifest:
-        manifest = self._store.at(at)
-        if manifest.checkpoint:
-            stack.enter_context(self._pins.pinned(manifest.checkpoint))
-        return manifest
 
     def _add(
         self,

@@ -51,7 +51,7 @@ class DatabaseSettings:
     checkpoint_every: int = 1
     """Every so many barriers one is a checkpoint."""
     snapshot_retention_s: int = 86_400
-    """How long old checkpoints can be read."""
+    """How long old checkpoints can be read; at least 60, so that no query outlives its files."""
 
     def __post_init__(self) -> None:
         if type(self.pipeline) is not bool:
@@ -60,6 +60,8 @@ class DatabaseSettings:
             value = getattr(self, name)
             if name not in ("log", "pipeline") and (type(value) is not int or value < 1):
                 raise InvalidArgument(f"setting `{name}` is a whole number above zero, not {value!r}")
+        if self.snapshot_retention_s < 60:
+            raise InvalidArgument(f"`snapshot_retention_s` is at least 60, not {self.snapshot_retention_s}")
         if not isinstance(self.log, LogSettings):
             raise InvalidArgument(f"setting `log` is a LogSettings, not {self.log!r}")
         if self.channels > self.log.channels_max - 1:

@@ -176,13 +176,11 @@ class TableCalls(ABC):
             if self._cut_reader is None or self._cut_reader_life != self.life:
                 self._close_reading()
                 if isinstance(backend, LocalBackend):
-                    found = CutReader(
-                        backend.engine.pipeline.store, backend.engine.log, backend.channels, f"{self.name} {self.life}"
-                    )
+                    found = CutReader(backend.engine.pipeline.store, backend.engine.log, backend.channels)
                 else:
                     self._metadata = SqliteMetadataStore(self.path / "meta.sqlite")
                     store = SnapshotStore(self.path / "snapshots", self._metadata)
-                    found = CutReader(store, LogFiles(self.path), backend.channels, f"{self.name} {self.life}")
+                    found = CutReader(store, LogFiles(self.path), backend.channels)
                 self._cut_reader, self._cut_reader_life = found, self.life
             return self._cut_reader
 

@@ -48,6 +48,12 @@ def read_catalog(database: Path, version: int) -> Catalog:
         raise Corruption(str(path), 0, f"not a catalog: {error}") from error
 
 
+def newest_catalog(database: Path) -> Catalog | None:
+    """The newest version that was made a file; None while there is none."""
+    versions = [int(path.stem) for path in (database / "snapshots" / "catalog").glob("*.json") if path.stem.isdigit()]
+    return read_catalog(database, max(versions)) if versions else None
+
+
 def remove_catalogs(database: Path, before: int) -> None:
     """Remove versions that nothing names any more."""
     for path in (database / "snapshots" / "catalog").glob("*.json"):

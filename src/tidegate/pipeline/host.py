@@ -46,7 +46,7 @@ from tidegate.errors import (
     WaitTimeout,
 )
 from tidegate.log.message import Term
-from tidegate.pipeline.catalog_file import write_catalog
+from tidegate.pipeline.catalog_file import remove_catalogs, write_catalog
 from tidegate.pipeline.child import Child
 from tidegate.pipeline.fold import entry_of
 from tidegate.pipeline.machines import Machines, now_ms, take_barrier
@@ -421,6 +421,7 @@ class Pipeline(PipelineState):
                     raise Closed("the database was closed") from error
                 self._changed.wait(_AGAIN_S)
         self._is_committed()
+        remove_catalogs(self.path, commit.cut.catalog_version)
         return machines.epochs.committed(number, now_ms())
 
     def _read_pointer(self, effect: ReadPointer) -> tuple[Effect, ...]:

@@ -16,6 +16,7 @@ from helpers import eventually
 from tidegate import Database, DatabaseSettings, Timestamp
 from tidegate.database import engine as engine_module
 from tidegate.errors import Retryable, Unavailable, WaitTimeout
+from tidegate.pipeline.upkeep import Upkeep
 from tidegate.runtime.settings import LogSettings
 
 Opening = Callable[..., Database]
@@ -237,3 +238,30 @@ def test_the_same_rows_come_from_checkpoints_and_from_the_log(open_shop: Opening
     for timestamp, expected in dice.sample(known, 25):
         rows = db.query("SELECT * FROM t", timestamp).rows()
         assert {row["id"]: row["v"] for row in rows} == expected
+
+
+def test_upkeep_keeps_files_few_and_changes_no_answer(open_shop: Opening) -> None:
+    """Snapshots are compacted beside the pipeline; every checkpoint that is kept reads as before."""
+    db = open_shop(barrier_interval_ms=60_000)
+    db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v BIGINT) SHARDS 2")
+    db.sql("CREATE TABLE grows (v BIGINT)")
+    store = db.engine.pipeline.store
+    upkeep = Upkeep(db.path, store, 3600)
+    dice, model, known, most = random.Random(3), dict[int, int](), list[tuple[Timestamp, dict[int, int]]](), 0
+    for step in range(60):
+        ids = dice.sample(range(200), 8)
+        db.upsert("t", [{"id": id, "v": step} for id in ids])
+        db.delete("t", ids[:2])
+        db.insert("grows", {"v": step})
+        model.update(dict.fromkeys(ids, step))
+        for id in ids[:2]:
+            del model[id]
+        known.append((db.flush(), dict(model)))
+        while upkeep.compact_once():
+            pass
+        most = max(most, len(store.manifest().paths))
+    assert upkeep.compactions > 5 and most < 60, "layers of 60 epochs and 3 shards would be 180"
+    upkeep.collect()
+    for timestamp, expected in [*dice.sample(known, 10), known[-1]]:
+        assert {row["id"]: row["v"] for row in db.query("SELECT * FROM t", timestamp).rows()} == expected
+    assert [row["v"] for row in at_checkpoint(db, "SELECT v FROM grows ORDER BY v")] == list(range(60))
