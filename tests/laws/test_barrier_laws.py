@@ -61,8 +61,9 @@ deeds = st.lists(
         st.tuples(st.just("ask"), st.booleans()),
         st.tuples(st.just("pause"), st.booleans()),
         st.tuples(st.just("change"), st.tuples(st.integers(50, 2000), st.integers(1, 6))),
-        st.tuples(st.just("poll"), st.tuples(st.integers(0, 5), st.booleans())),
+        *[st.tuples(st.just("poll"), st.tuples(st.integers(0, 5), st.booleans()))] * 4,
     ),
+    min_size=10,
     max_size=80,
 )
 
@@ -222,27 +223,27 @@ class Life:
 names = st.sampled_from(("a", "b", "c"))
 lives = st.lists(
     st.one_of(
-        st.tuples(st.just("cut"), st.booleans()),
-        st.tuples(st.just("cut"), st.booleans()),
-        st.tuples(st.just("work"), names),
-        st.tuples(st.just("work"), names),
-        st.tuples(st.just("work"), names),
+        *[st.tuples(st.just("cut"), st.booleans())] * 3,
+        *[st.tuples(st.just("work"), names)] * 8,
         st.tuples(st.just("register"), st.tuples(names, st.integers(0, 3))),
         st.tuples(st.just("lost"), names),
         st.tuples(st.just("remove"), names),
         st.tuples(st.just("late"), st.integers(0, 1000)),
         st.tuples(st.just("commit"), st.sampled_from(("done", "absent", "unknown and there", "unknown and not"))),
-        st.tuples(st.just("commit"), st.just("done")),
+        *[st.tuples(st.just("commit"), st.just("done"))] * 2,
         st.tuples(st.just("takeover"), st.none()),
         st.tuples(st.just("rewrite"), st.none()),
         st.tuples(st.just("pause"), st.booleans()),
     ),
+    min_size=30,
     max_size=120,
 )
 
 
 def play(deeds: list[tuple[str, object]], ahead_max: int) -> Life:
     life = Life(Epochs(OWNER, Pointer().claimed_by(OWNER), [], channels=CHANNELS, ahead_max=ahead_max), [])
+    for name in ("a", "b"):
+        step(life, "register", (name, 0), ahead_max)
     for what, how in deeds:
         step(life, what, how, ahead_max)
         life.check()
@@ -302,7 +303,7 @@ def step(life: Life, what: str, how: object, ahead_max: int) -> None:
             life.take(epochs.resume(0))
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=300)
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=150)
 @given(lives, st.integers(1, 3))
 def test_every_epoch_of_every_channel_is_committed_exactly_once(deeds, ahead_max) -> None:
     """Over deaths, takeovers, changed shares, repeated and late reports, and commits of unknown outcome."""

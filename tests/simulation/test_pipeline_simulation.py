@@ -16,9 +16,9 @@ BUG_SEEDS = 60
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_every_checkpoint_equals_the_model_of_the_log_under_faults(first):
-    """Promises 4 to 7, and section 11: at every checkpoint each write at or below its Timestamp is there exactly once and
-    none above; checkpoints never go back; what the pointer or a pin names exists; once the faults have stopped, all that
-    was acknowledged becomes visible and orphans are removed. Over crashes between any two effects of owners and
+    """Promises 4 to 7, and section 11: at every checkpoint each write at or below its Timestamp is there exactly once,
+    and none above; checkpoints never go back; what the pointer or a pin names exists; once the faults have stopped, all
+    that was acknowledged becomes visible and orphans are removed. Over crashes between any two effects of owners and
     workers, takeovers, late, repeated and lost messages, unknown outcomes, failing disks and losses of power."""
     for seed in range(first, first + CHUNK):
         outcome = simulate(seed)

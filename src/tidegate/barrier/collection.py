@@ -153,15 +153,13 @@ class Epochs:
         """When the cut of a waiting epoch was recorded, or found when this owner began."""
         return self._recorded_ms[epoch]
 
-    def may_become_visible(self, file: str, worker: str, term: Term, last: Epoch) -> bool:
+    def may_become_visible(self, term: Term, last: Epoch) -> bool:
         """Whether a file that no manifest names may still come to be named by one: garbage collection spares it.
 
-        `worker`, `term`: who wrote it; `last`: the last epoch it holds. What newer owners and workers write is spared.
+        `term`: of the worker that wrote it; `last`: the last epoch it holds. True even where the worker has a newer
+        life here: this owner may have been replaced without knowing, and the older life may work for the new one.
         """
-        if self.committing is not None and file in self.committing.files:
-            return True  # even where its worker has a newer term by now
-        known = self.workers.get(worker)
-        return term > self.term and (known is None or term >= known.term) and last > self.pointer.epoch
+        return term > self.term and last > self.pointer.epoch
 
     # -- epochs -----------------------------------------------------------------------------------------------
 

@@ -126,7 +126,7 @@ def garbage_collection_of_a_pinned_file() -> Iterator[None]:
 def garbage_collection_of_staged_files() -> Iterator[None]:
     """What no manifest names is removed, though it may be committed next."""
 
-    def never(self: Epochs, file: str, worker: str, term: Term, last: Epoch) -> bool:  # noqa: ARG001
+    def never(self: Epochs, term: Term, last: Epoch) -> bool:  # noqa: ARG001
         return False
 
     with replaced(Epochs, "may_become_visible", never):

@@ -10,8 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from tidegate.barrier.cut import Epoch, Pointer, decode_pointer
-from tidegate.log.message import Term
+from tidegate.barrier.cut import Pointer, decode_pointer
 from tidegate.ports.metadata import MetadataStore
 from tidegate.sim.disk import SimFiles
 
@@ -42,10 +41,6 @@ class DataName(NamedTuple):
     def parse(cls, text: str) -> DataName:
         worker, term, first, last, channel, attempt, total = text.split(".")
         return cls(worker, int(term), int(first), int(last), channel, int(attempt), int(total))
-
-    @property
-    def writer(self) -> tuple[str, Term, Epoch]:
-        return self.worker, Term(self.term), Epoch(self.last)
 
 
 @dataclass(slots=True)

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tidegate.barrier.cut import Epoch
 from tidegate.barrier.work import Commit
+from tidegate.log.message import Term
 from tidegate.sim.pipe_files import (
     BASE,
     DATA_DIR,
@@ -109,7 +111,7 @@ def _removable(owner: PipeOwner, data: list[str], manifests: list[str], floor: i
         if writer.worker == BASE:
             spare = writer.term > owner.term or (owner.layout is not None and owner.layout.name == name)
         else:
-            spare = epochs.may_become_visible(name, *writer.writer)
+            spare = epochs.may_become_visible(Term(writer.term), Epoch(writer.last))
         if name not in needed and not spare:
             found.append(f"{DATA_DIR}/{name}")
     for name in manifests:
