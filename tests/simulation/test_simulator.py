@@ -112,14 +112,21 @@ def test_a_failing_run_prints_the_command_that_replays_it():
 
 
 def test_a_seed_alone_names_its_world_and_a_bug_belongs_to_one():
-    """Even seeds play the log, odd ones transactions and subscriptions in turn: the printed command needs no world."""
-    for seed, world in (("1", "transactions"), ("2", "log"), ("3", "subscriptions")):
+    """Seeds play log, transactions, log, subscriptions and pipeline in turn: the printed command needs no world."""
+    for seed, world in (("1", "transactions"), ("2", "log"), ("3", "subscriptions"), ("4", "pipeline"), ("5", "log")):
         command_line = ["--seed", seed, "--steps", "60"]
         assert CliRunner().invoke(command, command_line).output == (
             CliRunner().invoke(command, [*command_line, "--world", world]).output
         )
     wrong = ["--seed", "1", "--world", "log", "--bug", "no-hold-during-commit"]
     assert CliRunner().invoke(command, wrong).exit_code == 2
+
+
+def test_a_bug_of_the_pipeline_is_planted_in_its_world_and_found():
+    arguments = ["--seeds", "20", "--jobs", "1", "--bug", "files-visible-before-the-manifest"]
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code == 1
+    assert "--bug files-visible-before-the-manifest --trace" in result.output
 
 
 def test_seed_and_seeds_together_are_wrong_usage():

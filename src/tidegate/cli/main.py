@@ -98,7 +98,7 @@ _COMMANDS: Final = {
     "sql": ("tidegate.cli.sql:sql", "Run statements in a database."),
     "log": ("tidegate.cli.log:log", "Look into a log: channels, segments, messages; verify and repair it."),
     "bench": ("tidegate.cli.bench:bench", "Measure this machine, each figure against a plain alternative."),
-    "simulate": ("tidegate.cli.simulate:simulate", "Run the log in a simulated world of faults, by seed."),
+    "simulate": ("tidegate.cli.simulate:simulate", "Run the code in a simulated world of faults, by seed."),
 }
 
 
@@ -116,7 +116,8 @@ def tidegate() -> None:
     \b
     Examples:
       tidegate demo
-      tidegate sql shop.tide "CREATE TOPIC audit" --create
+      tidegate sql shop.tide "CREATE TABLE t (id INT PRIMARY KEY, n INT)" --create
+      tidegate sql shop.tide "CREATE TOPIC audit"
       tidegate topic read shop.tide audit --follow
       tidegate status shop.tide --watch
       tidegate transactions shop.tide --older-than 10s

@@ -17,6 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tidegate.sim.bugs import BUGS
+from tidegate.sim.pipe_bugs import PIPE_BUGS
+from tidegate.sim.pipe_world import PipeWorld
 from tidegate.sim.stage import Outcome
 from tidegate.sim.sub_bugs import SUB_BUGS
 from tidegate.sim.sub_world import SubWorld
@@ -24,10 +26,15 @@ from tidegate.sim.txn_bugs import TXN_BUGS
 from tidegate.sim.txn_world import TxnWorld
 from tidegate.sim.world import World
 
-_WORLDS: dict[str, type[World | TxnWorld]] = {"log": World, "transactions": TxnWorld, "subscriptions": SubWorld}
-_TURNS = ("log", "transactions", "log", "subscriptions")
-_HOMES = {"log": BUGS, "transactions": TXN_BUGS, "subscriptions": SUB_BUGS}
-_BUGS = {**BUGS, **TXN_BUGS, **SUB_BUGS}
+_WORLDS: dict[str, type[World | TxnWorld | PipeWorld]] = {
+    "log": World,
+    "transactions": TxnWorld,
+    "subscriptions": SubWorld,
+    "pipeline": PipeWorld,
+}
+_TURNS = ("log", "transactions", "log", "subscriptions", "pipeline")
+_HOMES = {"log": BUGS, "transactions": TXN_BUGS, "subscriptions": SUB_BUGS, "pipeline": PIPE_BUGS}
+_BUGS = {**BUGS, **TXN_BUGS, **SUB_BUGS, **PIPE_BUGS}
 
 
 @click.command(
@@ -40,6 +47,7 @@ Examples:
                                        only transactions over several channels
   tidegate simulate --world subscriptions
                                        only consume, process and produce
+  tidegate simulate --world pipeline   only barriers, workers and checkpoints
   tidegate simulate --bug acknowledge-before-sync
                                        plant a known bug and see it found
 
@@ -51,8 +59,8 @@ Exit codes: 0 every promise held, 1 one was broken, 2 wrong usage.
 @click.option("--seed", type=click.IntRange(0), help="One run, twice, to see that it repeats itself.")
 @click.option(
     "--world",
-    type=click.Choice(["log", "transactions", "subscriptions"]),
-    help="Only one of them; by default even seeds play the log, odd ones transactions and subscriptions in turn.",
+    type=click.Choice(list(_WORLDS)),
+    help="Only one of them; by default seeds play log, transactions, log, subscriptions and pipeline in turn.",
 )
 @click.option("--steps", type=click.IntRange(10, 100_000), help="Steps a run.  [default: by world]")
 @click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: one per core]")
@@ -71,9 +79,9 @@ def simulate(
     trace: bool,
     as_json: bool,
 ) -> None:
-    """Run the real oracle, channels, transactions, recovery and readers under a seeded scheduler, a clock that jumps, a
-    disk that tears, loses unsynced writes, fills up and fails, and a network that loses and repeats; and check every
-    promise against an independent auditor."""
+    """Run the real oracle, channels, transactions, recovery, readers, barriers and checkpoints under a seeded
+    scheduler, a clock that jumps, a disk that tears, loses unsynced writes, fills up and fails, and a network that
+    loses and repeats; and check every promise against an independent auditor."""
     if seed is not None and seeds is not None:
         raise click.UsageError("--seed runs one seed, --seeds many; give one of them")
     if trace and seed is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +24,9 @@ _PART: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _PROMPT: Final = "tidegate> "
-_NUMBERS: Final = (int, float)
+_NUMBERS: Final = frozenset({int, float, Decimal})
+_WRITES: Final = ("INSERT", "UPDATE", "DELETE")
+_READS: Final = ("SHOW", "DESCRIBE", "SELECT", "WITH", "VALUES")
 
 
 @click.command()
@@ -33,16 +37,24 @@ _NUMBERS: Final = (int, float)
 def sql(path: Path, statement: str | None, create: bool, as_json: bool) -> None:
     """Run STATEMENT in the database at PATH and print its rows; without one, those on stdin, each ended by `;`.
 
+    INSERT, UPDATE and DELETE print how many rows they wrote. SELECT has everything that was written before.
+
     The first statement that fails ends it, and nothing after it runs; on a terminal it goes on with the next.
 
     \b
     Statements:
-      CREATE TABLE [IF NOT EXISTS] name (column TYPE, ..., PRIMARY KEY (column, ...)) [SHARDS n]
-      ALTER TABLE name ADD | DROP | RENAME COLUMN ...
+      CREATE TABLE [IF NOT EXISTS] name (column TYPE [NOT NULL], ...
+                   [, PRIMARY KEY (column, ...)]) [SHARDS n]
+      ALTER TABLE name ADD COLUMN column TYPE
+      ALTER TABLE name DROP COLUMN column
+      ALTER TABLE name RENAME COLUMN column TO column
       DROP TABLE [IF EXISTS] name
-      SHOW TABLES     DESCRIBE name     SHOW CREATE TABLE name
-      INSERT INTO name VALUES (...), ... [ON CONFLICT DO NOTHING]
-      UPDATE name SET column = expression [WHERE condition]
+      DESCRIBE name
+      SHOW TABLES
+      SHOW CREATE TABLE name
+      INSERT INTO name [(column, ...)] VALUES (...), ... [ON CONFLICT DO NOTHING]
+      INSERT INTO name SELECT ...
+      UPDATE name SET column = expression, ... [WHERE condition]
       DELETE FROM name [WHERE condition]
       SELECT ...
       CREATE TOPIC [IF NOT EXISTS] name [SHARDS n]
@@ -55,8 +67,8 @@ def sql(path: Path, statement: str | None, create: bool, as_json: bool) -> None:
 
     \b
     Examples:
-      tidegate sql shop.tide "CREATE TOPIC audit SHARDS 4" --create
-      tidegate sql shop.tide "SELECT owner, sum(balance) FROM accounts GROUP BY owner"
+      tidegate sql shop.tide "CREATE TABLE t (id INT PRIMARY KEY, n INT)" --create
+      tidegate sql shop.tide "SELECT n, count(*) FROM t GROUP BY n ORDER BY n"
       tidegate sql shop.tide "SHOW TOPICS" --json
       tidegate sql shop.tide < topics.sql
 
@@ -83,24 +95,41 @@ def sql(path: Path, statement: str | None, create: bool, as_json: bool) -> None:
 
 def _run(db: Database, statement: str, as_json: bool) -> None:
     rows = db.sql(statement)
+    words = statement.upper().split(maxsplit=2)
     if as_json:
         for row in rows:
             print_json(row)
+    elif words[0] in _WRITES:
+        count = rows[0]["rows"]
+        print_line(f"{count:,} row{'' if count == 1 else 's'}")
+    elif words[:2] == ["SHOW", "CREATE"]:
+        for line in rows[0]["statement"].splitlines():
+            click.echo(printable(line))  # As it is, so that it can be run again.
     elif rows:
         titles = list(rows[0])
-        right = " ".join(name for name in titles if all(isinstance(row[name], _NUMBERS) for row in rows))
+        right = " ".join(name for name in titles if _is_numeric([row[name] for row in rows]))
         print_table(titles, [[_cell(row[name]) for name in titles] for row in rows], right=right)
     else:
-        words = statement.split(maxsplit=1)
-        print_line("no rows" if words and words[0].upper() in ("SHOW", "DESCRIBE", "SELECT") else "done")
+        print_line("no rows" if words[0].lstrip("(") in _READS else "done")
+
+
+def _is_numeric(values: list[Any]) -> bool:
+    kinds = {type(each) for each in values} - {type(None)}
+    return bool(kinds) and kinds <= _NUMBERS
 
 
 def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return printable(", ".join(value))
-    return printable(value if isinstance(value, str) else to_json(value))
+    match value:
+        case None:
+            return ""
+        case str():
+            return printable(value)
+        case Decimal() | date():
+            return str(value)
+        case list() if all(isinstance(each, str) for each in value):
+            return printable(", ".join(value))
+        case _:
+            return printable(to_json(value))
 
 
 def _from_stdin(is_terminal: bool) -> Iterator[str]:

@@ -8,15 +8,22 @@ from typing import Any, Final
 
 import click
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.output import duration, json_option, make_table, printable
+from tidegate.cli.output import duration, json_option, make_table, printable, size
 from tidegate.cli.reach import path_argument, reach, show, watchable
 
 _ROWS_MAX: Final = 30
 """Of one table; --json prints all."""
 _SLOW_MS: Final = 1_000
 """A watermark that is further behind is worth a colour."""
+
+_STAGES: Final = {
+    "append_to_tick_ms": "append to tick",
+    "tick_to_barrier_ms": "to barrier",
+    "barrier_to_checkpoint_ms": "to checkpoint",
+}
 
 Row = dict[str, Any]
 
@@ -26,12 +33,16 @@ Row = dict[str, Any]
 @watchable
 @json_option
 def status(path: Path, watch: bool, every_s: float, as_json: bool) -> None:
-    """Show the state of the database at PATH: its owner and clients, transactions, subscriptions and channels.
+    """Show the state of the database at PATH: its owner and clients, transactions, tables and the pipeline,
+    subscriptions and channels.
 
     A database that another process has open is reached through that process; one that nobody has open is opened.
 
     \b
-    What the columns say:
+    What the lines and columns say:
+      pipeline    the last checkpoint; its Timestamp is the service time, up to which tables are in files
+      lag         how long the oldest append waits for its tick, barrier for its cut, epoch for its checkpoint
+      files       of a table in the last checkpoint; layers are those that compaction has not merged yet
       behind      how far a channel's last tick is behind now; readers have all that is older
       waits for   the append or transaction that keeps the next tick below it, and since when
       keeps log   the open transaction that begins first: LastConfirmed and retention stay there
@@ -45,6 +56,7 @@ def status(path: Path, watch: bool, every_s: float, as_json: bool) -> None:
       tidegate status shop.tide
       tidegate status shop.tide --watch --every 0.5
       tidegate status shop.tide --json | jq .transactions.oldest_open
+      tidegate status shop.tide --json | jq .pipeline.waits_for
       tidegate status shop.tide --json | jq '.channels[] | select(.held_by) | .held_by'
 
     Exit codes: 0 fine, 1 no such database or it cannot be opened, 2 usage.
@@ -67,6 +79,7 @@ def draw(found: Row) -> Group:
     parts: list[RenderableType] = [*_head(found)]
     for rows, table in (
         (found["clients"], _clients),
+        (found["tables"], _tables),
         (found["topics"], _topics),
         (found["subscriptions"], _subscriptions),
         (found["channels"], _channels),
@@ -81,7 +94,7 @@ def draw(found: Row) -> Group:
     return Group(*parts)
 
 
-def _head(found: Row) -> Iterator[Text]:
+def _head(found: Row) -> Iterator[RenderableType]:
     owner = found["owner"]
     whose = f"owned by process {owner['pid']} for {duration(owner['open_for_ms'])}"
     if found["opened_by_this_command"]:
@@ -109,10 +122,46 @@ def _head(found: Row) -> Iterator[Text]:
     window = txns["conflict_window"]
     kept = f"{window['keys']:,} keys of {window['commits']:,} commits are kept"
     yield _fact("conflicts", f"{kept} for {window['readers']:,} transactions that read")
+    if found["tables"] or found["pipeline"]["checkpoint"]:
+        yield from _pipeline(found["pipeline"])
 
 
-def _fact(name: str, text: str, style: str = "") -> Text:
-    return Text.assemble((f"{name:<12}  ", "bold"), (text, style))
+def _pipeline(row: Row) -> Iterator[RenderableType]:
+    """Where the last checkpoint is, what waits for the next one, and in which stage."""
+    waiting = row.get("uncommitted_epochs", 0)
+    if row["checkpoint"]:
+        is_idle = not (waiting or row["failure"] or row.get("paused")) and row["lag_ms"] > 2 * row.get("interval_ms", 0)
+        since = "; nothing was written since" if is_idle else ""
+        at = f"checkpoint {row['checkpoint']:,} at epoch {row['epoch']:,}"
+        yield _fact("pipeline", f"{at}, {duration(row['lag_ms'])} old{since}")
+        yield _fact("", f"service time {row['service_time_text']}")
+    else:
+        yield _fact("pipeline", "no checkpoint yet")
+    worker = "no worker runs" if row["worker"] is None else f"worker is process {row['worker']}"
+    took = f", the last batch took {duration(row['last_batch_s'] * 1000)}" if row["last_batch_s"] else ""
+    yield _fact("", worker + took)
+    if "interval_ms" in row:
+        every = f"a barrier every {duration(row['interval_ms'])} while something is written"
+        yield _fact("", "it is paused" if row["paused"] else every, "yellow" if row["paused"] else "")
+    if waiting or row["waits_for"]:
+        count = f"{waiting:,} epoch{'s wait' if waiting != 1 else ' waits'}"
+        why = f": {printable(row['waits_for'])}" if row["waits_for"] and row["waits_for"] != row["failure"] else ""
+        yield _fact("", count + why, "yellow" if _is_slow(row) else "")
+    stages = [(text, row["lag"][name]) for name, text in _STAGES.items() if row["lag"][name] is not None]
+    yield _fact("lag", ", ".join(f"{text} {duration(ms)}" for text, ms in stages))
+
+
+def _is_slow(row: Row) -> bool:
+    return bool(row["failure"]) or (row["lag_ms"] or 0) > max(_SLOW_MS, 3 * row.get("interval_ms", 0))
+
+
+def _fact(name: str, text: str, style: str = "") -> RenderableType:
+    """A name and what is to be said of it; what does not fit goes on below the text."""
+    row = Table.grid(padding=(0, 2, 0, 0))
+    row.add_column(width=12)
+    row.add_column(overflow="fold")
+    row.add_row(Text(name, "bold"), Text(text, style))
+    return row
 
 
 def _clients(rows: list[Row]) -> RenderableType:
@@ -127,6 +176,24 @@ def _clients(rows: list[Row]) -> RenderableType:
         for each in rows
     ]
     return make_table(titles, cells, right="transactions")
+
+
+def _tables(rows: list[Row]) -> RenderableType:
+    titles = ["table", "key", "columns", "shards", "in channels", "files", "layers", "size"]
+    cells = [
+        [
+            printable(each["name"]),
+            printable(", ".join(each["key"])) or "none",
+            f"{each['columns']:,}",
+            f"{each['shards']:,}",
+            " ".join(each["channels"]),
+            f"{each['files']:,}",
+            f"{each['layers']:,}",
+            size(each["bytes"]),
+        ]
+        for each in rows
+    ]
+    return make_table(titles, cells, right="columns shards files layers size")
 
 
 def _topics(rows: list[Row]) -> RenderableType:
@@ -194,7 +261,9 @@ def _waits_for(row: Row) -> Iterator[str]:
 def _troubles(found: Row) -> Iterator[Text]:
     for each in found["troubles"]:
         yield Text(f"TROUBLE  {printable(each)}", "bold red")
-    for each in (*found["channels"], *found["subscriptions"]):
+    if found["pipeline"]["failure"]:
+        yield Text(f"TROUBLE  pipeline: {printable(found['pipeline']['failure'])}", "bold red")
+    for each in (*found["tables"], *found["channels"], *found["subscriptions"]):
         if each.get("error"):
             yield Text(f"TROUBLE  {each['name']}: {printable(each['error'])}", "bold red")
     if found["oracle"].get("stalled_by"):

@@ -17,6 +17,7 @@ from tidegate.database.live_transactions import Entry
 from tidegate.database.sub_acks import Acks
 from tidegate.errors import TidegateError
 from tidegate.runtime.channel_writer import ChannelWriter
+from tidegate.snapshots.manifest import Manifest
 from tidegate.txn.coordinator_records import Transaction, TxnState
 from tidegate.txn.txn_id import TxnId
 
@@ -137,14 +138,17 @@ class Report:
         now = engine.log.allocate(1)
         log = engine.log.status()
         live = engine.transactions.look(finished=0)
+        channels = self._channels(now, [entry for _, entry in live if entry is not None])
         return {
             "path": str(engine.path),
             **stamp("now", now),
             "owner": {"pid": os.getpid(), "open_for_ms": max(now.ms_since(self._opened), 0)},
             "clients": self._clients([txn for txn, _ in live]),
+            "tables": self._tables(),
             "topics": self._topics(),
             "subscriptions": self._subscriptions(),
-            "channels": self._channels(now, [entry for _, entry in live if entry is not None]),
+            "channels": channels,
+            "pipeline": self._pipeline(channels),
             "watermark": {
                 **stamp("at", log.watermark["at"]),
                 "behind_ms": None if log.watermark["at"] is None else now.ms_since(log.watermark["at"]),
@@ -171,6 +175,46 @@ class Report:
             }
             for each in self._engine.clients.all()
         ]
+
+    def _tables(self) -> list[dict[str, Any]]:
+        """Tables, and what the last checkpoint holds of them."""
+        engine = self._engine
+        try:
+            manifest, error = engine.pipeline.store.manifest(), None
+        except TidegateError as found:  # Damaged: everything else is still worth telling.
+            manifest, error = Manifest(), str(found)
+        rows = []
+        for each in engine.catalog.tables():
+            files = manifest.files(each.id)
+            rows.append(
+                {
+                    "name": each.name,
+                    "columns": len(each.schema.columns),
+                    "key": [column.name for column in each.schema.key_columns],
+                    "shards": each.shards,
+                    "channels": sorted({engine.channel_of(each.id, shard) for shard in range(each.shards)}),
+                    "schema_version": each.schema.version,
+                    "files": len(files),
+                    "layers": sum(not file.is_base for file in files),
+                    "bytes": sum(file.bytes for file in files),
+                    **stamp("created", each.created),
+                    "error": error,
+                }
+            )
+        return rows
+
+    def _pipeline(self, channels: list[dict[str, Any]]) -> dict[str, Any]:
+        """The pipeline, and how long what is oldest has been in each stage. None: that stage does not tell."""
+        found = self._engine.pipeline.status()
+        behind = {each["name"]: each["tick_behind_ms"] for each in channels if "tick_behind_ms" in each}
+        work_ms, commit_ms = found.get("work_lag_ms"), found.get("commit_lag_ms")
+        found["lag"] = {
+            "append_to_tick_ms": max(behind.values(), default=None),
+            "slowest_channel": max(behind, key=lambda name: behind[name], default=None),
+            "tick_to_barrier_ms": found.get("align_lag_ms"),
+            "barrier_to_checkpoint_ms": None if work_ms is None else max(work_ms, commit_ms or 0),
+        }
+        return found
 
     def _topics(self) -> list[dict[str, Any]]:
         engine = self._engine
