@@ -144,6 +144,8 @@ def _run(options: argparse.Namespace, work: Path, orders: Orders, voice: Voice, 
             "committed": None if progress.committed is None else progress.committed.offset,
         }
     )
+    if options.retention_s:
+        _look_after(Path(options.path), options.retention_s)
     while driver.is_active:
         if orders.wait_stop(0.5):
             driver.stop()
@@ -151,6 +153,16 @@ def _run(options: argparse.Namespace, work: Path, orders: Orders, voice: Voice, 
         if os.getppid() != parent:
             _end(_GONE)
     driver.wait()
+
+
+def _look_after(database: Path, retention_s: int) -> None:
+    """Compact snapshots and collect garbage beside the batches. It ends with the process."""
+    from tidegate.pipeline.upkeep import Upkeep
+    from tidegate.snapshots.store import SnapshotStore
+    from tidegate.stores.sqlite_metadata import SqliteMetadataStore
+
+    store = SnapshotStore(database / "snapshots", SqliteMetadataStore(database / "meta.sqlite"))
+    Upkeep(database, store, retention_s).start()
 
 
 def _listen(orders: Orders) -> None:
@@ -199,6 +211,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--start-epoch", type=int, default=0, help="where a query without a history begins")
     parser.add_argument("--start-timestamp", type=int, default=0, help="its Timestamp")
     parser.add_argument("--max-epochs", type=int, default=None, help="the most epochs in one batch")
+    parser.add_argument("--retention-s", type=int, default=0, help="look after snapshots, and keep old ones so long")
     parser.add_argument("--cores", type=int, default=None)
     parser.add_argument("--memory-mb", type=int, default=None)
     parser.add_argument("--ui", action="store_true", help="Spark's web page on a free port")
