@@ -164,3 +164,14 @@ def test_a_worker_whose_lease_ends_while_it_starts_ends_too(bench, tmp_path):
         assert worker.process.wait(60) == 3
     finally:
         worker.clean_up()
+
+
+def test_a_worker_that_is_asked_to_stop_while_it_starts_does_not_wait_for_spark(bench, tmp_path):
+    worker = Worker(bench, tmp_path / "work")
+    try:
+        worker.say(stop=True)
+        worker.process.stdin.close()
+        worker.hear("stopped", 5)
+        assert worker.process.wait(5) == 0
+    finally:
+        worker.clean_up()

@@ -60,6 +60,19 @@ class Orders:
         self._changed = Condition()
         self._committed = 0
         self.is_stopped = False
+        self._is_running = False
+
+    def begin(self) -> bool:
+        """The query starts now; False when it is not to start any more."""
+        with self._changed:
+            self._is_running = not self.is_stopped
+            return self._is_running
+
+    @property
+    def may_end_now(self) -> bool:
+        """Whether the worker is to stop and nothing has begun that would have to be finished."""
+        with self._changed:
+            return self.is_stopped and not self._is_running
 
     def take(self, message: dict[str, Any]) -> None:
         if "cut" in message:
@@ -91,10 +104,13 @@ def main(arguments: list[str] | None = None) -> int:
     cuts.path.parent.mkdir(parents=True, exist_ok=True)
     cuts.path.unlink(missing_ok=True)  # Whoever started us says them again.
     orders = Orders(cuts)
-    Thread(target=_listen, args=(orders,), name="lease", daemon=True).start()
+    Thread(target=_listen, args=(orders, voice), name="lease", daemon=True).start()
     try:
         _run(options, work, orders, voice, parent)
     except TidegateError as error:
+        if orders.is_stopped:  # What it was about to do is done by the next.
+            voice.say(stopped=True)
+            _end(0)
         voice.say(error=str(error), why=str(getattr(error, "why", "")) or None)
         _end(1)
     except Exception as error:
@@ -134,6 +150,8 @@ def _run(options: argparse.Namespace, work: Path, orders: Orders, voice: Voice, 
         epochs_max=options.max_epochs,
     )
     progress = read_progress(work / "query")
+    if not orders.begin():
+        return
     driver.start()
     voice.say(
         ready={
@@ -165,13 +183,16 @@ def _look_after(database: Path, retention_s: int) -> None:
     Upkeep(database, store, retention_s).start()
 
 
-def _listen(orders: Orders) -> None:
+def _listen(orders: Orders, voice: Voice) -> None:
     for line in sys.stdin:
         try:
             orders.take(json.loads(line))
         except Exception as error:
             print(f"not understood, {error!r}: {line.strip()[:200]}", file=sys.stderr)
             _end(1)
+        if orders.may_end_now:
+            voice.say(stopped=True)
+            _end(0)
     _end(0 if orders.is_stopped else _GONE, wait_s=10.0 if orders.is_stopped else 0.0)
 
 
