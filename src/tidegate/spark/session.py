@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from zlib import crc32
 
 import tidegate
 from tidegate.errors import Closed, InvalidArgument
@@ -138,8 +137,6 @@ def start_session(
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
-    if "SPARK_HOME" not in os.environ:
-        environment["SPARK_HOME"] = str(make_home(work))
     with _environment(environment):
         builder = SparkSession.builder
         for name, value in settings.items():
@@ -177,25 +174,6 @@ def stop_session(session: SparkSession, work: str | Path | None = None) -> None:
             process.wait(20)
     if work is not None:
         shutil.rmtree(Path(work) / "tmp", ignore_errors=True)
-
-
-def make_home(work: Path) -> Path:
-    """A directory to use as SPARK_HOME: the installed package without its zipped copy of itself.
-
-    Spark puts that copy first on the path of its Python processes, which then compile what they import at every start:
-    0.8 s of CPU each, and a stream starts five of them. Without it they import the package as installed. Any number
-    of processes may make it at once.
-    """
-    import pyspark
-
-    package = Path(pyspark.__file__).parent
-    home = work / f"home-{pyspark.__version__}-{crc32(os.fsencode(package)):08x}"
-    home.mkdir(parents=True, exist_ok=True)
-    for each in package.iterdir():
-        if each.name not in ("python", "__pycache__"):
-            with suppress(FileExistsError):
-                (home / each.name).symlink_to(each)
-    return home
 
 
 def jvm_pid(session: SparkSession) -> int | None:
