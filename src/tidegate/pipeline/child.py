@@ -108,10 +108,15 @@ class Child:
                 _logger.exception("a message of the pipeline's worker could not be handled")
         code = self._process.wait()
         self.kill()  # What it started must not outlive it.
-        with suppress(OSError):
-            if self._process.stdout is not None:
-                self._process.stdout.close()
+        self._close_pipes()
         self._on_end(f"it ended with exit code {code}: {self._last_words()}")
+
+    def _close_pipes(self) -> None:
+        with self._lock:
+            for pipe in (self._process.stdin, self._process.stdout):
+                with suppress(OSError, ValueError):  # What was not taken by it any more cannot be flushed.
+                    if pipe is not None:
+                        pipe.close()
 
     def _last_words(self) -> str:
         try:

@@ -91,6 +91,11 @@ class Pipeline(PipelineState):
         return self._engine.channels
 
     @property
+    def retention_s(self) -> int:
+        """How long old checkpoints can be read."""
+        return self._engine.settings.snapshot_retention_s
+
+    @property
     def service_time(self) -> Timestamp:
         """The Timestamp of the last checkpoint."""
         return self._pointer.timestamp

@@ -27,6 +27,8 @@ def spark_worker(pipeline: Pipeline, work: Path, at: Cut | None) -> Child:
         _FOLD,
         "--arguments",
         json.dumps({"channels": len(channels)}),
+        "--retention-s",
+        str(pipeline.retention_s),
         "--start-epoch",
         str(0 if at is None else at.epoch),
         "--start-timestamp",

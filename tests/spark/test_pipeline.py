@@ -1,0 +1,96 @@
+"""The whole pipeline on real Spark: a database, its worker, kills. Seed 001; promises 2, 6 and 7."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidegate
+from helpers import eventually
+from tidegate import Database, DatabaseSettings
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(290)]
+FLUSH_S = 120.0
+
+
+def rows(db: Database, sql: str = "SELECT * FROM t ORDER BY id") -> list[dict[str, Any]]:
+    return db.query(sql, "eventual").rows()
+
+
+def worker(db: Database) -> int:
+    eventually(lambda: db.engine.pipeline.status()["worker"] is not None, 60)
+    found = db.engine.pipeline.status()["worker"]
+    assert isinstance(found, int)
+    return found
+
+
+def jvm_of(pid: int) -> int | None:
+    """The JVM that a worker has started."""
+    found = subprocess.run(["pgrep", "-g", str(pid), "-f", "org.apache.spark"], capture_output=True, text=True)
+    pids = [int(each) for each in found.stdout.split() if int(each) != pid]
+    return pids[0] if pids else None
+
+
+def is_alive(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_tables_survive_the_death_of_the_worker_and_of_its_jvm(tmp_path: Path) -> None:
+    """Recovery: after SIGKILL of either, starting again goes on from the last checkpoint; nothing acknowledged is lost,
+    nothing is applied twice, and no process stays behind."""
+    dice, model = random.Random(5), dict[int, int]()
+    settings = DatabaseSettings(barrier_interval_ms=200)
+    seen: list[int] = []
+    with tidegate.open(tmp_path / "shop.tide", settings=settings) as db:
+        db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v BIGINT) SHARDS 2")
+        db.sql("CREATE TABLE grows (v BIGINT)")
+        count = 0
+
+        def write(times: int) -> None:
+            nonlocal count
+            for _ in range(times):
+                with db.transaction() as txn:
+                    ids = dice.sample(range(50), 3)
+                    txn.upsert("t", [{"id": id, "v": count} for id in ids])
+                    txn.delete("t", ids[:1])
+                    txn.insert("grows", [{"v": count}])
+                model.update(dict.fromkeys(ids, count))
+                del model[ids[0]]
+                count += 1
+
+        def check() -> None:
+            db.flush(FLUSH_S)
+            assert {row["id"]: row["v"] for row in rows(db)} == model
+            assert [row["v"] for row in rows(db, "SELECT v FROM grows ORDER BY v")] == list(range(count))
+
+        write(20)
+        check()
+        pid = worker(db)
+        jvm = jvm_of(pid)
+        assert jvm is not None
+        seen += [pid, jvm]
+        write(20)
+        os.kill(jvm, signal.SIGKILL)
+        write(20)
+        eventually(lambda: not is_alive(pid), 60)
+        check()
+        pid = worker(db)
+        assert pid not in seen
+        seen.append(pid)
+        write(5)
+        os.kill(pid, signal.SIGKILL)
+        write(5)
+        check()
+        last = worker(db)
+        seen += [last, *filter(None, [jvm_of(last)])]
+    eventually(lambda: not any(is_alive(each) for each in seen), 30)
+    with tidegate.open(tmp_path / "shop.tide", settings=DatabaseSettings(pipeline=False)) as db:
+        found = db.query("SELECT * FROM t").rows()
+        assert {row["id"]: row["v"] for row in found} == model
