@@ -123,14 +123,16 @@ def _head(found: Row) -> Iterator[RenderableType]:
     kept = f"{window['keys']:,} keys of {window['commits']:,} commits are kept"
     yield _fact("conflicts", f"{kept} for {window['readers']:,} transactions that read")
     if found["tables"] or found["pipeline"]["checkpoint"]:
-        yield from _pipeline(found["pipeline"])
+        yield from _pipeline(found["pipeline"], owner["open_for_ms"])
 
 
-def _pipeline(row: Row) -> Iterator[RenderableType]:
+def _pipeline(row: Row, open_for_ms: int) -> Iterator[RenderableType]:
     """Where the last checkpoint is, what waits for the next one, and in which stage."""
     waiting = row.get("uncommitted_epochs", 0)
     if row["checkpoint"]:
-        is_idle = not (waiting or row["failure"] or row.get("paused")) and row["lag_ms"] > 2 * row.get("interval_ms", 0)
+        # Whatever was written would have had its barrier by now.
+        known_ms = min(row["lag_ms"], open_for_ms) - 2 * row.get("interval_ms", open_for_ms)
+        is_idle = known_ms > 0 and not (waiting or row["failure"] or row.get("paused"))
         since = "; nothing was written since" if is_idle else ""
         at = f"checkpoint {row['checkpoint']:,} at epoch {row['epoch']:,}"
         yield _fact("pipeline", f"{at}, {duration(row['lag_ms'])} old{since}")

@@ -126,8 +126,11 @@ class TestStatus:
         assert "nothing was written since" not in text
 
     def test_an_old_checkpoint_is_no_lag_where_nothing_was_written(self, db: Database) -> None:
-        text = drawn(_with_pipeline(db, lag_ms=60_000, uncommitted_epochs=0))
-        assert "60.0 s old; nothing was written since" in text
+        found = _with_pipeline(db, lag_ms=60_000, uncommitted_epochs=0)
+        found["owner"]["open_for_ms"] = 1_000  # There was no barrier yet that would have found it.
+        assert "nothing was written since" not in drawn(found)
+        found["owner"]["open_for_ms"] = 10_000
+        assert "60.0 s old; nothing was written since" in drawn(found)
 
     def test_a_failure_is_trouble_and_is_told_once(self, db: Database) -> None:
         why = "the worker: it ended with exit code -9: killed"
