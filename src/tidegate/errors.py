@@ -23,9 +23,12 @@
     │   ├── NotLeader                another process holds the lease
     │   ├── InUse                    somebody else has it to himself
     │   ├── LeaseLost                this client was silent too long, and others went on without it
+    │   ├── JavaMissing              Spark needs Java, and there is none (tidegate.spark.java)
     │   └── Closed                   closed by this process
     ├── Truncated                the position asked for was removed by retention
     ├── Corruption               bytes on disk are not what was written
+    │   └── SnapshotDamaged          a file of a checkpoint (tidegate.snapshots.damage)
+    ├── BatchFailed              a batch of the pipeline; it is run again (tidegate.spark.driver)
     └── InvariantBroken          a defect in Tidegate itself; please report it
 
 Every message names the thing it is about and what to do. Facts a program may want are attributes.

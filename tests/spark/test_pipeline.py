@@ -7,13 +7,16 @@ import random
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import tidegate
 from helpers import eventually
 from tidegate import Database, DatabaseSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(290)]
 FLUSH_S = 120.0
@@ -40,6 +43,26 @@ def jvm_of(pid: int) -> int | None:
 def is_alive(pid: int) -> bool:
     stat = Path(f"/proc/{pid}/stat")
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_it_runs_on_a_session_that_is_handed_over_and_leaves_it_alone(spark: SparkSession, tmp_path: Path) -> None:
+    with tidegate.open(tmp_path / "shop.tide", settings=DatabaseSettings(barrier_interval_ms=200)) as db:
+        db.run_pipeline_on(spark)
+        db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v STRING) SHARDS 2")
+        for number in range(4):
+            db.insert("t", [{"id": id, "v": str(number)} for id in range(number, 8)])
+            db.flush(FLUSH_S)
+        assert [row["v"] for row in rows(db)] == ["0", "1", "2", "3", "3", "3", "3", "3"]
+        assert worker(db) == os.getpid()
+    assert spark.range(3).count() == 3
+    assert not [each for each in spark.streams.active if each.name == "tidegate"]
+
+
+def test_spark_finds_the_format_by_the_name_of_a_package() -> None:
+    """`spark.read.format("tidegate")` needs no registration where the package is installed."""
+    from pyspark_tidegate import DefaultSource
+
+    assert DefaultSource.name() == "tidegate"
 
 
 def test_tables_survive_the_death_of_the_worker_and_of_its_jvm(tmp_path: Path) -> None:

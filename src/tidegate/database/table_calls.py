@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import RLock
 from typing import Any, Literal, TypeVar
+
+import pyarrow as pa
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.backend import Backend, Limits
@@ -18,10 +20,11 @@ from tidegate.database.result import Result
 from tidegate.database.row_taker import RowTaker
 from tidegate.database.sent import Sent
 from tidegate.database.transaction import Transaction
-from tidegate.errors import InvalidArgument, NotFound, SchemaMismatch
+from tidegate.errors import InvalidArgument, NotFound, NotLeader, SchemaMismatch, TransactionAborted
 from tidegate.runtime.log_files import LogFiles
 from tidegate.snapshots.store import SnapshotStore
 from tidegate.stores.sqlite_metadata import SqliteMetadataStore
+from tidegate.tables.schema import Table
 
 _logger = logging.getLogger("tidegate.database")
 T = TypeVar("T")
@@ -93,6 +96,22 @@ class TableCalls(ABC):
         except NotFound:
             return None
 
+    def table_at(self, name: str, at: Timestamp) -> Table:
+        """The table that has a name in the cut at `at`, by the owner's word: what is known here may be older.
+
+        Raises: `NotFound`.
+        """
+        found = self.again(lambda: self.backend.table(name, at))
+        known = self._tables.get(name)
+        if found.dropped is None and known is not None and known.table != found:
+            self._tables[name] = RowTaker(found)
+        return found
+
+    def look_again(self, error: BaseException) -> None:
+        """Forget the tables known here if a write failed because they are not so any more."""
+        if isinstance(error, SchemaMismatch | NotFound):
+            self._tables = {}
+
     # -- writing ---------------------------------------------------------------------------------------------
 
     def insert(self, table: str, rows: Any) -> Sent:
@@ -108,6 +127,10 @@ class TableCalls(ABC):
         return self._write_rows(table, keys, delete=True)
 
     def _write_rows(self, name: str, rows: Any, *, delete: bool) -> Sent:
+        if isinstance(rows, pa.RecordBatchReader):
+            rows = rows.read_all()
+        elif isinstance(rows, Iterator):
+            rows = list(rows)  # It may have to be gone through twice.
         taker = self.table(name)
         while True:
             outgoing = Outgoing(self.channels, self.limits)
@@ -116,10 +139,10 @@ class TableCalls(ABC):
                 return Sent(self.last_seen, 0)
             try:
                 return Sent(self._send_rows(outgoing), count)
-            except SchemaMismatch as error:
+            except (SchemaMismatch, NotFound, TransactionAborted) as error:  # The last of what was written ahead.
                 # Once for each version that is new here: whoever gets the same answer again would get it for ever.
                 newer = self.table(name, fresh=True)
-                if newer.table.schema.version == taker.table.schema.version:
+                if newer.version == taker.version:
                     raise
                 _logger.debug("%s: %s", self.path, error)
                 taker = newer
@@ -144,6 +167,19 @@ class TableCalls(ABC):
         """
         return self.again(lambda: self.backend.flush(timeout))
 
+    def run_pipeline_on(self, session: Any) -> None:
+        """Run the pipeline on this SparkSession instead of a worker of its own; only where the database is owned.
+
+        The session stays the caller's, and must live as long as the database is open here.
+        Raises: `NotLeader` elsewhere.
+        """
+        from tidegate.spark.session_worker import session_worker
+
+        backend = self.backend
+        if not isinstance(backend, LocalBackend):
+            raise NotLeader(f"{self.path} is owned by another process; its pipeline runs there")
+        backend.engine.pipeline.use(session_worker(session))
+
     # -- reading ---------------------------------------------------------------------------------------------
 
     def query(self, sql: str, consistency: Consistency = "strong") -> Result:
@@ -153,7 +189,7 @@ class TableCalls(ABC):
         `eventual` is the last checkpoint; a Timestamp is that time.
         Raises: `NotFound`, `InvalidArgument`; `Truncated` for a time that is not kept any more; `WaitTimeout`.
         """
-        tables = {name: self.table(name).table for name in sorted(tables_in(sql))}
+        names = sorted(tables_in(sql))
         if consistency == "strong":
             at = self.wait_visible(None)
         elif consistency == "eventual":
@@ -162,7 +198,11 @@ class TableCalls(ABC):
             at = self.wait_visible(consistency)
         else:
             raise InvalidArgument(f"consistency is 'strong', 'eventual' or a Timestamp, not {consistency!r}")
-        return Result(self.cut_reader.query(sql, tables, at), at)
+        # Looked up after the Timestamp was had, so that every change of a table up to it is known.
+        tables = {name: self.table_at(name, at) for name in names}
+        found = self.cut_reader.query(sql, tables, at)
+        self.seen(at)
+        return Result(found, at)
 
     def wait_visible(self, timestamp: Timestamp | None) -> Timestamp:
         """Wait until everything at or below a Timestamp, or written until now, can be read; that Timestamp."""

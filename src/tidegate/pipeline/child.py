@@ -16,13 +16,26 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 _logger = logging.getLogger("tidegate.pipeline")
 _LOG_BYTES_MAX: Final = 4 << 20
 _SHOWN: Final = 2000
 
 Message = dict[str, Any]
+
+
+class Worker(Protocol):
+    """Whoever folds, as the owner of the pipeline sees it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def send(self, message: Message, /) -> bool: ...
+
+    def stop(self, timeout_s: float = ..., /) -> None: ...
+
+    def kill(self) -> None: ...
 
 
 class Child:

@@ -47,7 +47,7 @@ from tidegate.errors import (
 )
 from tidegate.log.message import Term
 from tidegate.pipeline.catalog_file import remove_catalogs, write_catalog
-from tidegate.pipeline.child import Child
+from tidegate.pipeline.child import Worker
 from tidegate.pipeline.fold import entry_of
 from tidegate.pipeline.machines import Machines, now_ms, take_barrier
 from tidegate.pipeline.owner import Owner
@@ -74,7 +74,7 @@ class Pipeline(PipelineState):
     Invariant: `service_time` never goes back, and everything at or below it is in the tables' files.
     """
 
-    def __init__(self, engine: Owner, start_worker: Callable[[Pipeline, Path, Cut | None], Child] | None) -> None:
+    def __init__(self, engine: Owner, start_worker: StartWorker | None) -> None:
         """`start_worker` starts the process that folds; without one no checkpoint is ever made here."""
         super().__init__(engine)
         self._start_worker = start_worker
@@ -115,6 +115,16 @@ class Pipeline(PipelineState):
                 return
             self._thread = Thread(target=self._run, name="tidegate-barriers", daemon=True)
             self._thread.start()
+
+    def use(self, start_worker: StartWorker) -> None:
+        """Go on with other workers. One that runs is ended; its span is done again."""
+        with self._changed:
+            self._start_worker = start_worker
+            child = self._child
+            self._spawn_at = 0.0
+            self._changed.notify_all()
+        if child is not None:
+            child.kill()
 
     def catalog_changed(self, change: Change) -> None:
         """A change of tables takes effect at exactly one epoch, and gets a barrier of its own."""
@@ -459,6 +469,10 @@ class Pipeline(PipelineState):
         if self._machines is None:
             raise Closed("the pipeline is starting again")
         return self._machines
+
+
+StartWorker = Callable[[Pipeline, Path, Cut | None], Worker]
+"""Starts a worker that begins behind a cut, with a directory to itself."""
 
 
 def _said(cut: Cut) -> dict[str, Any]:

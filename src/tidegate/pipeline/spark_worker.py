@@ -12,7 +12,7 @@ from tidegate.pipeline.child import Child, python_command
 if TYPE_CHECKING:
     from tidegate.pipeline.host import Pipeline
 
-_FOLD: Final = "tidegate.pipeline.fold:fold"
+FOLD: Final = "tidegate.pipeline.fold:fold"
 
 
 def spark_worker(pipeline: Pipeline, work: Path, at: Cut | None) -> Child:
@@ -24,7 +24,7 @@ def spark_worker(pipeline: Pipeline, work: Path, at: Cut | None) -> Child:
         "--work",
         str(work),
         "--fold",
-        _FOLD,
+        FOLD,
         "--arguments",
         json.dumps({"channels": len(channels)}),
         "--retention-s",

@@ -7,9 +7,10 @@ from threading import Condition, Event, RLock, Thread
 from typing import Any, Final
 
 from tidegate.barrier.cut import Cut
+from tidegate.barrier.status import status as barrier_status
 from tidegate.clock.timestamp import Timestamp
-from tidegate.pipeline.child import Child
-from tidegate.pipeline.machines import Machines
+from tidegate.pipeline.child import Worker
+from tidegate.pipeline.machines import Machines, now_ms
 from tidegate.pipeline.owner import Owner
 from tidegate.snapshots.manifest import FileEntry, Pointer
 from tidegate.snapshots.store import SnapshotStore
@@ -29,7 +30,7 @@ class PipelineState:
         self._is_dirty = False
         self._pointer: Pointer = self.store.pointer()
         self._machines: Machines | None = None
-        self._child: Child | None = None
+        self._child: Worker | None = None
         self._worker_term = 0
         self._handed: list[Cut] = []
         """Cuts for a worker that is about to start."""
@@ -81,6 +82,13 @@ class PipelineState:
                 found["uncommitted_epochs"] = machines.epochs.uncommitted
                 found["interval_ms"] = machines.clock.settings.interval_ms
                 found["paused"] = machines.clock.paused_since_ms is not None
+                seen = barrier_status(machines.clock, machines.alignment, machines.epochs, now_ms())
+                found["health"] = str(seen.health)
+                found["lags"] = {
+                    "tick_to_barrier_ms": seen.align_lag_ms,
+                    "barrier_to_report_ms": seen.work_lag_ms,
+                    "report_to_checkpoint_ms": seen.commit_lag_ms,
+                }
                 if machines.epochs.uncommitted or machines.alignment.pending or self.failure:
                     found["waits_for"] = self._why()
             return found
