@@ -147,6 +147,7 @@ def _pipeline(row: Row, open_for_ms: int) -> Iterator[RenderableType]:
         yield _fact("", "it is paused" if row["paused"] else every, "yellow" if row["paused"] else "")
     if waiting or row["waits_for"]:
         count = f"{waiting:,} epoch{'s wait' if waiting != 1 else ' waits'}"
+        count += ", it is stuck" if row.get("health") == "stuck" else ""
         why = f": {printable(row['waits_for'])}" if row["waits_for"] and row["waits_for"] != row["failure"] else ""
         yield _fact("", count + why, "yellow" if _is_slow(row) else "")
     stages = [(text, row["lag"][name]) for name, text in _STAGES.items() if row["lag"][name] is not None]
@@ -154,7 +155,7 @@ def _pipeline(row: Row, open_for_ms: int) -> Iterator[RenderableType]:
 
 
 def _is_slow(row: Row) -> bool:
-    return bool(row["failure"]) or (row["lag_ms"] or 0) > max(_SLOW_MS, 3 * row.get("interval_ms", 0))
+    return bool(row["failure"]) or row.get("health") in ("slow", "stuck")
 
 
 def _fact(name: str, text: str, style: str = "") -> RenderableType:

@@ -204,15 +204,17 @@ class Report:
         return rows
 
     def _pipeline(self, channels: list[dict[str, Any]]) -> dict[str, Any]:
-        """The pipeline, and how long what is oldest has been in each stage. None: that stage does not tell."""
+        """The pipeline, and how long what is oldest has been in each stage; None while it starts."""
         found = self._engine.pipeline.status()
         behind = {each["name"]: each["tick_behind_ms"] for each in channels if "tick_behind_ms" in each}
-        work_ms, commit_ms = found.get("work_lag_ms"), found.get("commit_lag_ms")
+        lags = found.pop("lags", {})  # Nothing while it starts.
+        late = [lags[name] for name in ("barrier_to_report_ms", "report_to_checkpoint_ms") if name in lags]
         found["lag"] = {
             "append_to_tick_ms": max(behind.values(), default=None),
             "slowest_channel": max(behind, key=lambda name: behind[name], default=None),
-            "tick_to_barrier_ms": found.get("align_lag_ms"),
-            "barrier_to_checkpoint_ms": None if work_ms is None else max(work_ms, commit_ms or 0),
+            "tick_to_barrier_ms": lags.get("tick_to_barrier_ms"),
+            "barrier_to_checkpoint_ms": max(late, default=None),
+            **lags,
         }
         return found
 

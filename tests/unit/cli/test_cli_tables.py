@@ -117,6 +117,14 @@ class TestStatus:
             found = db.status()["pipeline"]["lag"]
         assert found["append_to_tick_ms"] >= 600 and found["slowest_channel"] == "data-2"
 
+    def test_says_how_long_an_epoch_has_waited_for_its_checkpoint(self, db: Database) -> None:
+        """Issue 4: lag per stage. Nobody folds here, so the oldest epoch only grows older."""
+        wait_until(lambda: (db.status()["pipeline"]["lag"]["barrier_to_checkpoint_ms"] or 0) > 300)
+        found = db.status()["pipeline"]["lag"]
+        assert found["barrier_to_checkpoint_ms"] == found["barrier_to_report_ms"] > 300
+        assert found["tick_to_barrier_ms"] < found["barrier_to_checkpoint_ms"]
+        assert ", to barrier " in run("status", db.path).stdout
+
     def test_shows_the_last_checkpoint_its_age_and_each_stage(self, db: Database) -> None:
         found = _with_pipeline(db, lag_ms=1_300, align_ms=20, work_ms=900)
         text = drawn(found)
