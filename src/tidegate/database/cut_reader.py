@@ -73,21 +73,28 @@ class CutReader:
         tables: Mapping[str, Table],
         at: Timestamp,
         own: Mapping[int, Sequence[Batch]] | None = None,
+        given: Mapping[str, pa.Table] | None = None,
     ) -> pa.Table:
-        """The answer to a query in Spark SQL over `tables` as they are at `at`.
+        """The answer to a query in Spark SQL over `tables` as they are at `at`, and `given` ones.
 
         `own` are rows by table that are not in the log, and lie on top.
         Raises: `InvalidArgument` when the query is not understood; `Truncated`, `WaitTimeout`, `SnapshotDamaged`.
         """
         translated = translate(sql)
+        _check_cases(sql, tables)
         with ExitStack() as stack:
             manifest = self._store.at(at)
             cursor = self._duck.cursor()
             stack.callback(cursor.close)
+            cursor.execute("SET TimeZone = 'UTC'")
+            for name, rows in (given or {}).items():
+                cursor.register(name, rows)
             for number, (name, table) in enumerate(sorted(tables.items())):
-                self._add(cursor, f"tail_{number}", name, table, manifest, at, (own or {}).get(table.id, ()))
+                # No table has a blank in its name.
+                self._add(cursor, f"tail {number}", name, table, manifest, at, (own or {}).get(table.id, ()))
             try:
-                return cursor.sql(translated).to_arrow_table()
+                found = cursor.sql(translated)
+                return _as_spark(sql, found.to_arrow_table(), [str(each) for each in found.types])
             except duckdb.Error as error:
                 raise InvalidArgument(f"{_shown(sql)}: {error}") from error
 
@@ -111,8 +118,8 @@ class CutReader:
         sql = f"SELECT {columns} FROM ({below}) AS below"
         if key and tail.num_rows:
             same = " AND ".join(f"above.{quoted(each)} = below.{quoted(each)}" for each in key)
-            sql += f" WHERE NOT EXISTS (SELECT 1 FROM {tail_name} AS above WHERE {same})"
-        sql += f" UNION ALL SELECT {columns} FROM {tail_name} WHERE {quoted(OP)} = 1"
+            sql += f" WHERE NOT EXISTS (SELECT 1 FROM {quoted(tail_name)} AS above WHERE {same})"
+        sql += f" UNION ALL SELECT {columns} FROM {quoted(tail_name)} WHERE {quoted(OP)} = 1"
         cursor.execute(f"CREATE TEMP VIEW {quoted(name)} AS {sql}")
 
     def tail(self, table: Table, after: Timestamp, upto: Timestamp) -> Iterable[Batch]:
@@ -158,6 +165,30 @@ def tables_in(sql: str) -> set[str]:
     if "" in found:
         raise NotFound(f"{_shown(sql)} reads something that is no table")
     return found - known
+
+
+def _check_cases(sql: str, tables: Iterable[str]) -> None:
+    """DuckDB does not tell names by their case; the catalog does."""
+    seen: dict[str, str] = {}
+    for name in tables:
+        other = seen.setdefault(name.casefold(), name)
+        if other != name:
+            raise InvalidArgument(f"{_shown(sql)}: {other!r} and {name!r} cannot be read in one query")
+
+
+def _as_spark(sql: str, found: pa.Table, types: Sequence[str]) -> pa.Table:
+    """The answer with Spark's types: what DuckDB counts in 128 bits (the sum of integers) has 64 there."""
+    for index, kind in enumerate(types):
+        if kind in ("HUGEINT", "UHUGEINT"):
+            name = found.column_names[index]
+            try:
+                column = found.column(index).cast(pa.int64())
+            except pa.ArrowInvalid as error:
+                raise InvalidArgument(
+                    f"{_shown(sql)}: column {name!r} has a value beyond BIGINT; CAST what is summed to DECIMAL(38, 0)"
+                ) from error
+            found = found.set_column(index, name, column)
+    return found
 
 
 def _shown(sql: str) -> str:

@@ -1,21 +1,22 @@
 """INSERT, UPDATE and DELETE: what they read and write, as calls of a transaction.
 
 UPDATE, DELETE, INSERT ... SELECT and ON CONFLICT DO NOTHING read at one Timestamp, strongly, the transaction's own
-rows on top, and note the keys they found: if somebody else writes one of them before the commit, it fails with
+rows on top, and note the keys that they change: if somebody else writes one of them before the commit, it fails with
 `Conflict`, so that no update is lost. A statement by itself is then run again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from sqlglot import exp
 
-from tidegate.catalog.statements import parse
+from tidegate.catalog.statements import Query, parse
 from tidegate.database.cut_reader import tables_in
 from tidegate.database.row_taker import RowTaker
-from tidegate.errors import InvalidArgument
+from tidegate.errors import InvalidArgument, SchemaMismatch
 from tidegate.tables.schema import Table, TableSchema
 from tidegate.tables.spark_sql import DIALECT
 from tidegate.tables.statements import Delete, Insert, Update
@@ -24,22 +25,21 @@ if TYPE_CHECKING:
     from tidegate.database.database import Database
     from tidegate.database.transaction import Transaction
 
-_STARTS: Final = ("insert", "update", "delete", "with", "select", "values")
-_OLD: Final = "_old_"
+_ATTEMPTS: Final = 100
+"""How often a statement by itself is run when others are faster at the same rows."""
+_GIVEN: Final = "given rows"
+"""No table has a blank in its name."""
 Rows = list[dict[str, Any]]
 
 
 def run_alone(database: Database, sql: str) -> Rows | None:
     """Run a statement as a transaction of its own; None when it is none that reads or writes rows."""
-    words = sql.split(None, 1)
-    if not words or not words[0].lower().lstrip("(").startswith(_STARTS):
-        return None
     statement = parse(sql)
     if isinstance(statement, Insert) and not statement.keep_existing and statement.query is None:
         return _wrote(database.insert(statement.table, _values(database, statement)).messages)
     if isinstance(statement, Insert | Update | Delete):
-        return database.run(lambda txn: _run(database, txn, statement))
-    return database.query(sql).rows()
+        return database.run(lambda txn: _run(database, txn, statement), attempts=_ATTEMPTS)
+    return database.query(sql).rows() if isinstance(statement, Query) else None
 
 
 def run_in(database: Database, txn: Transaction, sql: str) -> Rows:
@@ -76,6 +76,9 @@ def _insert(database: Database, txn: Transaction, statement: Insert) -> int:
     taker = database.table(statement.table)
     rows = _values(database, statement) if statement.query is None else _selected(database, txn, taker, statement)
     if not statement.keep_existing:
+        if statement.query is not None and taker.table.schema.key:
+            rows = taker.batch(rows)
+            txn.read(statement.table, rows.select([each.name for each in taker.table.schema.key_columns]))
         return txn.insert(statement.table, rows)
     key = _key(taker.table, "ON CONFLICT DO NOTHING")
     if statement.conflict_columns:
@@ -83,8 +86,9 @@ def _insert(database: Database, txn: Transaction, statement: Insert) -> int:
         if asked != set(key):
             raise InvalidArgument(f"ON CONFLICT names ({', '.join(sorted(asked))}), and the key is ({', '.join(key)})")
     batch = taker.batch(rows)
-    there = _found(database, txn, taker, f"SELECT {_list(key)} FROM {_quote(statement.table)}", batch.select(key))
-    new = _absent(batch, there, key)
+    keys = pa.Table.from_batches([batch.select(key)])
+    txn.read(statement.table, keys)
+    new = _absent(batch, _there(database, txn, statement.table, keys), key)
     return txn.insert(statement.table, new) if new.num_rows else 0
 
 
@@ -133,37 +137,56 @@ def _check_width(statement: Insert, names: list[str], width: int) -> None:
 
 
 def _update(database: Database, txn: Transaction, statement: Update) -> int:
-    taker = database.table(statement.table)
-    schema = taker.table.schema
-    key = _key(taker.table, "UPDATE")
+    table = _target(database, txn, statement.table)
+    schema = table.schema
+    key = _key(table, "UPDATE")
     changed = {schema.column(name).name: value for name, value in statement.assignments}
     columns = [
         exp.alias_(changed[name].copy() if name in changed else exp.column(name, quoted=True), name, quoted=True)
         for name in schema.names
     ]
-    columns += [exp.alias_(exp.column(name, quoted=True), _OLD + name, quoted=True) for name in key]
+    columns += [exp.column(name, quoted=True) for name in key]  # As they were; by their place, not their name.
     found = read(database, txn, _select(statement, columns))
     if not found.num_rows:
         return 0
-    old = found.select([_OLD + name for name in key]).rename_columns(key)
-    txn.read(statement.table, _keys(old))
+    width = len(schema.names)
+    old = found.select(list(range(width, width + len(key)))).rename_columns(key)
+    new = found.select(list(range(width))).rename_columns(schema.names)
+    txn.read(statement.table, old)
     if set(key) & set(changed):
-        new_keys = found.select(key)
+        new_keys = new.select(key)
         if new_keys.group_by(key).aggregate([]).num_rows != new_keys.num_rows:
             raise InvalidArgument(f"UPDATE {statement.table}: several rows would get the same key")
         txn.delete(statement.table, old)
-    txn.insert(statement.table, found.select(schema.names))
-    return int(found.num_rows)
+    return txn.insert(statement.table, new)
 
 
 def _delete(database: Database, txn: Transaction, statement: Delete) -> int:
-    taker = database.table(statement.table)
-    key = _key(taker.table, "DELETE")
+    key = _key(_target(database, txn, statement.table), "DELETE")
     found = read(database, txn, _select(statement, [exp.column(name, quoted=True) for name in key]))
     if not found.num_rows:
         return 0
-    txn.read(statement.table, _keys(found))
+    txn.read(statement.table, found)
     return txn.delete(statement.table, found)
+
+
+def _target(database: Database, txn: Transaction, name: str) -> Table:
+    """The table that a statement changes.
+
+    Raises: `SchemaMismatch` when it was changed or dropped since the Timestamp of the transaction's reads: what was
+    read would not fit it.
+    """
+    at = txn.read(name, [])
+    table = database.table_at(name, at)
+    if table.dropped is not None or table.at(at) is not table.schema:
+        since = table.schema.since if table.dropped is None else table.dropped
+        raise SchemaMismatch(
+            f"table {name!r} was altered or dropped at {since}, and transaction {txn.id} reads as of {at};"
+            f" run it again",
+            table=name,
+            timestamp=int(since),
+        )
+    return table
 
 
 def _select(statement: Update | Delete, columns: list[Any]) -> str:
@@ -179,21 +202,24 @@ def _select(statement: Update | Delete, columns: list[Any]) -> str:
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read(database: Database, txn: Transaction, sql: str) -> pa.Table:
-    """The answer to a query at the Timestamp of the transaction's reads, its own rows on top."""
-    names = sorted(tables_in(sql))
-    takers = {name: database.table(name) for name in names}
-    at = txn.read(names[0], []) if names else database.last_seen
-    if names:
-        database.wait_visible(at)
-    own = {each.table.id: txn.own_changes(each.table) for each in takers.values()}
-    return database.cut_reader.query(sql, {name: each.table for name, each in takers.items()}, at, own)
+def read(database: Database, txn: Transaction, sql: str, given: Mapping[str, pa.Table] | None = None) -> pa.Table:
+    """The answer to a query at the Timestamp of the transaction's reads, its own rows on top; over `given` too."""
+    names = sorted(tables_in(sql).difference(given or ()))
+    if not names:
+        return database.cut_reader.query(sql, {}, database.last_seen)
+    at = txn.read(names[0], [])
+    database.wait_visible(at)
+    tables = {name: database.table_at(name, at) for name in names}
+    own = {each.id: txn.own_changes(each) for each in tables.values()}
+    return database.cut_reader.query(sql, tables, at, own, given)
 
 
-def _found(database: Database, txn: Transaction, taker: RowTaker, sql: str, keys: pa.RecordBatch) -> pa.Table:
-    """The keys of these that are there; all of them count as read."""
-    txn.read(taker.table.name, _keys(pa.Table.from_batches([keys])))
-    return read(database, txn, sql)
+def _there(database: Database, txn: Transaction, name: str, keys: pa.Table) -> pa.Table:
+    """Those of the keys that have a row."""
+    same = " AND ".join(f"found.{_quote(each)} = given.{_quote(each)}" for each in keys.column_names)
+    listed = ", ".join(f"found.{_quote(each)}" for each in keys.column_names)
+    sql = f"SELECT {listed} FROM {_quote(name)} AS found LEFT SEMI JOIN {_quote(_GIVEN)} AS given ON {same}"
+    return read(database, txn, sql, {_GIVEN: keys})
 
 
 def _absent(batch: pa.RecordBatch, there: pa.Table, key: list[str]) -> pa.Table:
@@ -215,10 +241,6 @@ def _key(table: Table, what: str) -> list[str]:
     if not table.schema.key:
         raise InvalidArgument(f"{what}: table {table.name!r} has no primary key: its rows stay as they are")
     return [each.name for each in table.schema.key_columns]
-
-
-def _list(names: list[str]) -> str:
-    return ", ".join(_quote(each) for each in names)
 
 
 def _quote(name: str) -> str:

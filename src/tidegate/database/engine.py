@@ -27,7 +27,7 @@ from tidegate.database.report import Report
 from tidegate.database.settings import DatabaseSettings
 from tidegate.database.subscriptions import Subscriptions
 from tidegate.database.transactions import Transactions
-from tidegate.errors import NotFound, Retryable, SchemaMismatch, TidegateError, WaitTimeout
+from tidegate.errors import NotFound, OutcomeUnknown, Retryable, SchemaMismatch, TidegateError, WaitTimeout
 from tidegate.log.message import Message, MessageType
 from tidegate.pipeline.host import Pipeline
 from tidegate.pipeline.spark_worker import spark_worker
@@ -204,7 +204,7 @@ class Engine:
                 self.log.channel(self.channel_of(about.id, shard), create=False).append(
                     vchannel, record, kind=MessageType.DDL, timeout_s=_DDL_S
                 )
-            except Retryable as error:
+            except (Retryable, OutcomeUnknown) as error:
                 _logger.warning("%s: a change of %r was not written there: %s", self.path, vchannel, error)
 
     def topic(self, name: str) -> Topic:
@@ -215,12 +215,17 @@ class Engine:
         with self._catalog_lock:
             return self._catalog.topic(name)
 
-    def table(self, name: str) -> Table:
-        """A table by its name.
+    def table(self, name: str, at: Timestamp | None = None) -> Table:
+        """A table by its name; with `at` the one that had it at that time, which may have been dropped since.
 
+        Ordering: it knows every change at or below a Timestamp that was allocated before the call.
         Raises: `NotFound`.
         """
         with self._catalog_lock:
+            if at is not None:
+                for each in self._catalog.tables_at(at):
+                    if each.name == name:
+                        return each
             return self._catalog.table(name)
 
     def check_places(self, writes: Writes) -> None:
@@ -232,14 +237,27 @@ class Engine:
         for pieces in writes.values():
             for piece in pieces:
                 table = self._places.get(piece.vchannel, _NOWHERE)
-                if table is None:
-                    continue
                 if table is _NOWHERE:
-                    raise NotFound(
-                        f"{piece.vchannel!r} belongs to no topic or table: it was dropped, or dropped and created"
-                        f" again; nothing was written"
-                    )
-                _check_version(table, piece)
+                    self._refuse_place(piece.vchannel)
+                elif table is not None:
+                    _check_version(table, piece)
+
+    def _refuse_place(self, vchannel: str) -> None:
+        """Raises: `SchemaMismatch` when another table has the name of the one that was dropped, else `NotFound`."""
+        name = vchannel.partition(".")[2].rpartition("/")[0]
+        if not vchannel.startswith("table/"):
+            raise NotFound(
+                f"{vchannel!r} belongs to no topic: it was dropped, or dropped and created again; nothing was written"
+            )
+        table = next((each for each in self._catalog.tables() if each.name == name), None)
+        if table is None:
+            raise NotFound(f"table {name!r} was dropped; nothing was written")
+        raise SchemaMismatch(
+            f"table {name!r} was dropped and created again at {table.created}, and rows were made for the one before;"
+            f" look the table up again",
+            table=name,
+            timestamp=int(table.created),
+        )
 
     def _note_places(self) -> None:
         places: dict[str, Table | None] = {name: None for each in self._catalog.topics() for name in each.vchannels}

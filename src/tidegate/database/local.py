@@ -102,8 +102,8 @@ class LocalBackend:
         subscriptions = [each.name for each in self.engine.catalog.subscriptions(topic.name)]
         return {**_topic_row(topic), "channels": channels, "subscriptions": subscriptions}
 
-    def table(self, name: str) -> Table:
-        return self.engine.table(name)
+    def table(self, name: str, at: Timestamp | None = None) -> Table:
+        return self.engine.table(name, at)
 
     def flush(self, timeout_s: float) -> Timestamp:
         return self.engine.pipeline.flush(timeout_s)

@@ -21,7 +21,12 @@ class Result:
         return int(self._table.num_rows)
 
     def rows(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._table.to_pylist()
+        """A dict for each row. MAPs are dicts too, unless a key comes twice or is an ARRAY or STRUCT: then pairs."""
+        found: list[dict[str, Any]]
+        try:
+            found = self._table.to_pylist(maps_as_pydicts="strict")
+        except (KeyError, TypeError):
+            found = self._table.to_pylist()
         return found
 
     def to_arrow(self) -> pa.Table:

@@ -15,7 +15,7 @@ from tidegate.log.batch import Batch, body_rows
 from tidegate.log.message import MessageType, Term
 from tidegate.tables.rows_in import RowsIn
 from tidegate.tables.schema import Table
-from tidegate.tables.shards import key_columns_of, key_of, split_by_shard
+from tidegate.tables.shards import key_columns_of, split_by_shard
 from tidegate.topics.routing import Key, key_hash, key_hashes, shard_of
 
 _FEW: Final = 16
@@ -35,6 +35,11 @@ class RowTaker:
         self._rows: Final = RowsIn(schema)
         self._keys: Final = RowsIn(schema, key_only=True) if schema.key else None
 
+    @property
+    def version(self) -> tuple[int, int]:
+        """Of which table, and which version of its schema."""
+        return self.table.id, self.table.schema.version
+
     def take(self, rows: Any, limits: Limits, *, delete: bool, turn: int) -> tuple[Parts, Hashes | None, int]:
         """Rows, or keys, by shard; the hashes of their keys; how many they are.
 
@@ -50,15 +55,18 @@ class RowTaker:
         """Rows as one Arrow batch of the table's schema."""
         return self._rows.batch(rows)
 
-    def hashes_of(self, keys: Iterable[Any]) -> list[int]:
-        """The hashes of keys as users write them: values, or tuples for a compound key."""
-        columns = self.table.schema.key_columns
-        if not columns:
+    def hashes_of(self, keys: Any) -> list[int]:
+        """The hashes of keys, in any form in which rows are deleted by them."""
+        if isinstance(keys, list | tuple) and not keys:
+            return []
+        if self._keys is None:
             raise InvalidArgument(f"table {self.table.name!r} has no primary key, so there is nothing to look for")
-        found = []
-        for key in keys:
-            values = (key,) if len(columns) == 1 else key
-            found.append(key_hash(self.table.name, key_of(columns, values)))
+        if isinstance(keys, list | tuple) and len(keys) <= _FEW:
+            return [key_hash(self.table.name, each) for each in self._keys.encode_keyed(keys)[1]]
+        return self._hashes(self._keys.batch(keys))
+
+    def _hashes(self, batch: pa.RecordBatch) -> list[int]:
+        found: list[int] = key_hashes(self.table.name, key_columns_of(batch, self._key)).tolist()
         return found
 
     def _taking(self, delete: bool) -> RowsIn:
@@ -103,14 +111,7 @@ class RowTaker:
                 what = f"table {table.name!r}, row {start}: its size in bytes"
                 raise LimitExceeded(what, part.nbytes, limits.batch_bytes, "block_bytes_max")
             parts.extend(split_by_shard(part, self._key, table.shards, turn=turn + start // step))
-        if not self._key:
-            return parts, None, count
-
-        def hashes() -> list[int]:
-            found: list[int] = key_hashes(table.name, key_columns_of(batch, self._key)).tolist()
-            return found
-
-        return parts, hashes, count
+        return parts, (lambda: self._hashes(batch)) if self._key else None, count
 
 
 def as_batches(table: Table, pieces: Iterable[tuple[str, MessageType, list[bytes] | pa.RecordBatch]]) -> list[Batch]:

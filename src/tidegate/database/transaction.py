@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from types import TracebackType
@@ -108,7 +108,9 @@ class Transaction:
         """
         return self._write_rows(table, rows, delete=False)
 
-    upsert = insert
+    def upsert(self, table: str, rows: Any) -> int:
+        """As `insert`, which replaces rows too: the name for whoever means it."""
+        return self._write_rows(table, rows, delete=False)
 
     def delete(self, table: str, keys: Any) -> int:
         """End rows of a table by their keys: values, or tuples or dicts for a compound key; how many keys they were.
@@ -193,6 +195,7 @@ class Transaction:
                     self._database.for_transaction(self, lambda: self._database.backend.write_ahead(self.id, ahead))
                 except BaseException as error:
                     self._failed = error  # Messages are missing whose senders were told that all is well.
+                    self._database.look_again(error)
                     raise
         finally:
             self._end_call()
@@ -224,10 +227,11 @@ class Transaction:
         finally:
             self._end_call()
 
-    def read(self, table: str, keys: Iterable[Key]) -> Timestamp:
+    def read(self, table: str, keys: Any) -> Timestamp:
         """Note that these keys are read. Its commit fails with `Conflict` when somebody else has written one since.
 
-        Returns the Timestamp as of which it reads, the same for all its reads.
+        Keys of a table are given as to `delete`, those of a topic's messages as a list. Returns the Timestamp as of
+        which it reads, the same for all its reads.
         """
         taker = self._database.find_table(table)
         hashes = [key_hash(table, key) for key in keys] if taker is None else taker.hashes_of(keys)
@@ -309,6 +313,7 @@ class Transaction:
 
     def _refused(self, error: TidegateError) -> None:
         """The commit failed: whatever can never be committed is ended."""
+        self._database.look_again(error)
         if isinstance(error, Conflict | TransactionAborted):
             self._let_go()
         elif isinstance(error, InvalidArgument | SchemaMismatch) and not isinstance(error, TransactionNotFound):

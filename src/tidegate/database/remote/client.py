@@ -112,8 +112,8 @@ class RemoteBackend:
         found = self._call("topic", {"name": name})[0]
         return Topic(found["id"], found["name"], found["shards"], Timestamp(found["created"]))
 
-    def table(self, name: str) -> Table:
-        return table_of(self._call("table", {"name": name})[0])
+    def table(self, name: str, at: Timestamp | None = None) -> Table:
+        return table_of(self._call("table", {"name": name, "at": None if at is None else int(at)})[0])
 
     def flush(self, timeout_s: float) -> Timestamp:
         return Timestamp(self._call("flush", {"timeout_s": timeout_s}, timeout_s=self._answer_s + timeout_s)[0])

@@ -144,6 +144,11 @@ def _topic(asked: Asked) -> Any:
     return {"id": topic.id, "name": topic.name, "shards": topic.shards, "created": int(topic.created)}
 
 
+def _table(asked: Asked) -> Any:
+    at = asked.head.get("at")
+    return table_facts(asked.backend.table(asked.head["name"], None if at is None else Timestamp(at)))
+
+
 def _wait_visible(asked: Asked) -> Any:
     at = asked.head["timestamp"]
     return int(asked.backend.wait_visible(None if at is None else Timestamp(at)))
@@ -198,7 +203,7 @@ CALLS: Final[dict[str, Callable[[Asked], Any]]] = {
     "alive": lambda _: None,
     "execute": lambda asked: asked.backend.execute(asked.head["sql"]),
     "topic": _topic,
-    "table": lambda asked: table_facts(asked.backend.table(asked.head["name"])),
+    "table": _table,
     "flush": lambda asked: int(asked.backend.flush(asked.head["timeout_s"])),
     "wait_visible": _wait_visible,
     "begin": lambda asked: str(asked.backend.begin(asked.head["timeout_ms"])),
