@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Event
 from time import monotonic, sleep
 from typing import Protocol, TypeVar
 
@@ -20,11 +21,13 @@ from rich.live import Live
 from tidegate.cli.demo_reader import Count
 from tidegate.cli.demo_view import frame, is_right, line
 from tidegate.cli.demo_work import Work
-from tidegate.cli.output import console, print_line
-from tidegate.errors import InvalidArgument
+from tidegate.cli.output import console, print_json, print_line
+from tidegate.errors import InvalidArgument, Unavailable
 from tidegate.runtime.log import Log
 
 _FRAME_S = 0.1
+_SECONDS = 8.0
+_SECONDS_TABLES = 15.0
 
 
 class _Closes(Protocol):
@@ -35,19 +38,27 @@ T = TypeVar("T", bound=_Closes)
 
 
 @click.command()
-@click.argument("scene", type=click.Choice(["log", "money", "all"]), default="all")
+@click.argument("scene", type=click.Choice(["log", "money", "tables", "all"]), default="all")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.1, max=3600),
-    default=8.0,
-    show_default=True,
-    help="How long a scene takes.",
+    help="How long a scene takes.  [default: 8; 15 for tables, which starts Spark first]",
 )
 @click.option("--dir", "directory", type=click.Path(path_type=Path), help="Keep the data here; else it is temporary.")
 @click.option("--plain", is_flag=True, help="A line a second instead of a live picture; so it is in a pipe, too.")
+@click.option("--json", "to_json", is_flag=True, help="Of tables: a JSON object a second instead, and one at the end.")
+@click.option("--no-kill", is_flag=True, help="Of tables: let the pipeline's worker live.")
 @click.pass_context
-def demo(ctx: click.Context, scene: str, seconds: float, directory: Path | None, plain: bool) -> None:
-    """Watch Tidegate at work, live, in two scenes.
+def demo(
+    ctx: click.Context,
+    scene: str,
+    seconds: float | None,
+    directory: Path | None,
+    plain: bool,
+    to_json: bool,
+    no_kill: bool,
+) -> None:
+    """Watch Tidegate at work, live, in three scenes.
 
     log: seven threads write to two channels, and two processes read them. One writer now and then takes a TimeTick
     and holds it: no tick may pass it, so both TimeTicks of its channel wait, and nobody else's appends do. At the end
@@ -57,16 +68,24 @@ def demo(ctx: click.Context, scene: str, seconds: float, directory: Path | None,
     all of it up at every cut and a subscription consumes every message in transactions of its own. The sum must be the
     same at every cut, and every message be consumed once, though transactions are rolled back all the time.
 
+    tables: four threads move money between the rows of a table and note each transfer in another, while Spark folds all
+    of it into checkpoints. The balances are added up at the last checkpoint, strongly, and at random earlier times; the
+    sum must always be the same. In the middle the worker with Spark in it is killed: another one goes on, and nothing
+    is lost. It needs Spark and Java; without them it is left out.
+
     If something is not as it must be, the exit code is 1.
 
     \b
     Examples:
       tidegate demo
       tidegate demo money --seconds 30 --dir demo.tide
+      tidegate demo tables --json --no-kill
       tidegate status demo.tide
       tidegate log print demo.tide orders --limit 10
     """
-    is_live = not plain and sys.stdout.isatty()
+    if to_json and scene != "tables":
+        raise click.UsageError("--json is for one scene: tidegate demo tables --json")
+    is_live = not (plain or to_json) and sys.stdout.isatty()
     with ExitStack() as stack:
         # Cleaning up takes a moment; a second Ctrl-C must not leave half of it behind.
         stack.callback(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))
@@ -74,13 +93,27 @@ def demo(ctx: click.Context, scene: str, seconds: float, directory: Path | None,
         if path.is_dir() and any(path.iterdir()) and not (path / "log").is_dir():
             raise InvalidArgument(f"{path} is not empty and holds no log; name a new directory")
         stack.callback(signal.signal, signal.SIGINT, signal.SIG_IGN)
-        good = scene == "money" or _play_log(path, seconds, is_live)
+        good = True
+        if scene in ("log", "all"):
+            good = _play_log(path, seconds or _SECONDS, is_live)
         if scene == "all":
             print_line()
-        good = (scene == "log" or _play_money(path, seconds, is_live)) and good
+        if scene in ("money", "all"):
+            good = _play_money(path, seconds or _SECONDS, is_live) and good
+        if scene == "all":
+            print_line()
+        if scene in ("tables", "all"):
+            missing = _missing()
+            if missing is not None and scene == "tables":
+                raise Unavailable(f"demo tables: {missing}")
+            if missing is not None:
+                print_line(f"The scene `tables` is left out: {missing}", style="yellow")
+            else:
+                length = seconds or _SECONDS_TABLES
+                good = _play_tables(path, length, is_live, kill=not no_kill, to_json=to_json) and good
         if not good:
             ctx.exit(1)
-        if directory is not None:
+        if directory is not None and not to_json:
             print_line(f"The data is in {path}; look at it with `tidegate log show {path}`.")
 
 
@@ -99,6 +132,29 @@ def _play_money(path: Path, seconds: float, is_live: bool) -> bool:
         money.start()
         ran = _show(money, seconds, lambda: view.frame(money, seconds), lambda: view.line(money), is_live)
         return view.summary(money, ran)
+
+
+def _missing() -> str | None:
+    from tidegate.cli.demo_tables import what_is_missing
+
+    with tempfile.TemporaryDirectory(prefix="tidegate-demo-java-") as work:
+        return what_is_missing(Path(work))
+
+
+def _play_tables(path: Path, seconds: float, is_live: bool, *, kill: bool, to_json: bool) -> bool:
+    from tidegate.cli import demo_tables_view as view
+    from tidegate.cli.demo_tables import Tables
+
+    def say() -> None:
+        if to_json:
+            print_json(view.as_json(tables))
+        else:
+            click.echo(view.line(tables))
+
+    with _closing(Tables(path, random.Random(), seconds, kill=kill)) as tables:
+        tables.start()
+        _watch(tables.done, lambda: view.frame(tables), say, is_live)
+        return view.summary(tables, to_json=to_json)
 
 
 @contextmanager
@@ -143,6 +199,19 @@ def _show(
         ran = scene.finish()
         live.update(picture(), refresh=True)
     return ran
+
+
+def _watch(done: Event, picture: Callable[[], RenderableType], say: Callable[[], None], is_live: bool) -> None:
+    """As `_show`, of a scene that knows itself when it is over."""
+    if not is_live:
+        while not done.wait(1.0):
+            say()
+            sys.stdout.flush()
+        return
+    with Live(picture(), console=console(), auto_refresh=False) as live:
+        while not done.wait(2 * _FRAME_S):  # The machine is Spark's, too.
+            live.update(picture(), refresh=True)
+        live.update(picture(), refresh=True)
 
 
 def _summary(work: Work, ran: float) -> bool:

@@ -14,26 +14,38 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from tidegate.cli import demo_money_view, demo_work
+from folding import folding
+from tidegate.cli import demo_money_view, demo_tables, demo_work
 from tidegate.cli.demo_money import Bookkeeper, Cuts, Money
 from tidegate.cli.demo_reader import Count
 from tidegate.cli.demo_view import bar, frame
 from tidegate.cli.demo_work import Work
 from tidegate.cli.main import tidegate
+from tidegate.database import engine as engine_module
 from tidegate.runtime.log import Log
 
 COMMAND = [sys.executable, "-m", "tidegate.cli.main"]
+WITHOUT_SPARK = [
+    sys.executable,
+    "-c",
+    f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); from folding import folding;"
+    "from tidegate.cli import demo_tables; demo_tables.what_is_missing = lambda _: None;"
+    "from tidegate.database import engine; engine.spark_worker = folding();"
+    "from tidegate.cli.main import main; main()",
+]
+"""The same with a thread in place of Spark."""
 
 
 @pytest.mark.slow
 def test_all_that_is_acknowledged_is_received_by_both_readers(tmp_path: Path) -> None:
     found = subprocess.run(
-        [*COMMAND, "demo", "--seconds", "1", "--plain"],
+        [*WITHOUT_SPARK, "demo", "--seconds", "1", "--plain", "--no-kill"],
         capture_output=True, text=True, timeout=60, check=False, env={**_environment(), "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     assert found.returncode == 0, found.stdout + found.stderr
     assert "Everything acknowledged was received by both readers, in order." in found.stdout
     assert "No cut showed a part of a transaction, and everything was consumed once." in found.stdout
+    assert "at every time, and nothing was lost." in found.stdout
     assert found.stderr == "" and "\x1b" not in found.stdout
     assert list(tmp_path.iterdir()) == [], "the temporary directory is removed"
 
@@ -57,10 +69,14 @@ def test_an_interrupt_is_quiet_and_cleans_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_named_directory_is_kept_and_can_be_used_again(tmp_path: Path) -> None:
+def test_a_named_directory_is_kept_and_can_be_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "spark_worker", folding())
+    monkeypatch.setattr(demo_tables, "what_is_missing", lambda _: None)
     path = tmp_path / "kept.tide"
     for _ in range(2):
-        result = CliRunner().invoke(tidegate, ["demo", "all", "--seconds", "0.3", "--plain", "--dir", str(path)])
+        result = CliRunner().invoke(
+            tidegate, ["demo", "all", "--seconds", "1", "--plain", "--no-kill", "--dir", str(path)]
+        )
         assert result.exit_code == 0, result.output
     result = CliRunner().invoke(tidegate, ["log", "verify", str(path)])
     assert result.exit_code == 0 and "intact" in result.stdout
