@@ -233,6 +233,40 @@ class TestWritersWithAnOldSchema:
         assert db.sql("UPDATE t SET title = 'b'") == [{"rows": 1}]
         assert rows(db) == [(1, "b", 1)]
 
+    def test_writers_go_on_while_their_table_changes_and_lose_nothing(self, open_desk):
+        """Seed 004: many writers, many changes. Every row that was acknowledged is there, by the newest schema."""
+        desk = open_desk("client")
+        stop, told, wrong = threading.Event(), [], []
+
+        def write(db, base):
+            number = base
+            while not stop.is_set():
+                number += 1
+                try:
+                    if number % 2:
+                        db.insert("t", [{"id": number, "n": number}])
+                    else:
+                        db.run(lambda txn, number=number: txn.insert("t", pa.table({"id": [number], "n": [number]})))
+                    told.append(number)
+                except BaseException as error:
+                    wrong.append(error)
+                    return
+
+        threads = [
+            threading.Thread(target=write, args=(each, 10_000 * at)) for at, each in enumerate((desk.owner, desk.db))
+        ]
+        for each in threads:
+            each.start()
+        for number in range(15):
+            desk.owner.sql(f"ALTER TABLE t ADD COLUMN c{number} INT")
+            if number % 2:
+                desk.owner.sql(f"ALTER TABLE t DROP COLUMN c{number - 1}")
+        stop.set()
+        for each in threads:
+            each.join()
+        assert not wrong and told
+        assert rows(desk.db, "SELECT id, n FROM t") == sorted(((each, each) for each in told), key=repr)
+
 
 class TestTransactionsThatWroteAhead:
     @pytest.mark.parametrize("sql", ["ALTER TABLE t ADD COLUMN extra INT", "DROP TABLE t"])
