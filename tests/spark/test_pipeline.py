@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,3 +118,47 @@ def test_tables_survive_the_death_of_the_worker_and_of_its_jvm(tmp_path: Path) -
     with tidegate.open(tmp_path / "shop.tide", settings=DatabaseSettings(pipeline=False)) as db:
         found = db.query("SELECT * FROM t").rows()
         assert {row["id"]: row["v"] for row in found} == model
+
+
+OWNER = """
+import sys, time, tidegate
+from tidegate import DatabaseSettings
+with tidegate.open(sys.argv[1], settings=DatabaseSettings(barrier_interval_ms=200)) as db:
+    db.sql("CREATE TABLE grows (v BIGINT) SHARDS 2")
+    db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v BIGINT)")
+    for number in range(1_000_000):
+        with db.transaction() as txn:
+            txn.insert("grows", [{"v": number}])
+            txn.upsert("t", [{"id": number % 7, "v": number}])
+        print(number, db.engine.pipeline.pointer.epoch, db.engine.pipeline.status()["worker"], flush=True)
+        time.sleep(0.01)
+"""
+
+
+def test_tables_survive_the_death_of_the_owner(tmp_path: Path) -> None:
+    """SIGKILL of the process that owns the database, with checkpoints under way: its worker and JVM end by themselves,
+    and the next owner goes on from the last checkpoint with everything that was acknowledged."""
+    path = tmp_path / "shop.tide"
+    with subprocess.Popen([sys.executable, "-c", OWNER, str(path)], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        acknowledged, worker_pid = -1, 0
+        for line in owner.stdout:
+            number, epoch, pid = line.split()
+            acknowledged = int(number)
+            if int(epoch) >= 3 and pid != "None":
+                worker_pid = int(pid)
+                break
+        group = subprocess.run(["pgrep", "-g", str(worker_pid)], capture_output=True, text=True).stdout.split()
+        assert len(group) >= 2, "the worker and its JVM"
+        owner.kill()
+        rest = [line for line in owner.stdout if line.endswith("\n")]
+        if rest:
+            acknowledged = int(rest[-1].split()[0])
+    eventually(lambda: not any(is_alive(int(each)) for each in group), 60)
+    with tidegate.open(path) as db:
+        db.flush(FLUSH_S)
+        found = [row["v"] for row in rows(db, "SELECT v FROM grows ORDER BY v")]
+        assert found == list(range(len(found))) and len(found) in (acknowledged + 1, acknowledged + 2)
+        last = len(found) - 1
+        expected = {number % 7: number for number in range(max(0, last - 6), last + 1)}
+        assert {row["id"]: row["v"] for row in rows(db)} == expected
