@@ -42,7 +42,7 @@ T = TypeVar("T", bound=_Closes)
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.1, max=3600),
-    help="How long a scene takes.  [default: 8; 15 for tables, which starts Spark first]",
+    help="How long a scene takes: 8 by default, 15 for tables once Spark runs.",
 )
 @click.option("--dir", "directory", type=click.Path(path_type=Path), help="Keep the data here; else it is temporary.")
 @click.option("--plain", is_flag=True, help="A line a second instead of a live picture; so it is in a pipe, too.")

@@ -253,6 +253,11 @@ class Tables:
             thread.join(_END_MAX_S)
         self.checkpoint.ask(self.db, "eventual")
         self.strong.ask(self.db, "strong")
+        # However short it was, each was asked once.
+        known = [*self._known, (self.strong.at or self._opened, self.strong.transfers)]
+        self._ask_past(self.past, known, self._rng)
+        for mover in self.movers:
+            mover.rate = mover.committed / self.ran_s
         self.phase = "done"
 
     def _wait_for_checkpoint(self, timestamp: Timestamp) -> bool:

@@ -18,7 +18,6 @@ _BAR: Final = 8
 _WHY: Final = 74
 """Columns for what the pipeline waits for."""
 _NAMES: Final = {"checkpoint": "at the last checkpoint", "strong": "strong, log included", "past": "at an earlier time"}
-_TITLES: Final = {"starting": "Spark starts", "finishing": "the last checkpoint", "done": "done"}
 
 
 def frame(tables: Tables) -> RenderableType:
@@ -45,7 +44,9 @@ def _when(tables: Tables, now: float) -> str:
     if tables.started is None:
         return f"Spark starts, {now - tables.began:.1f} s; 10 to 30 are normal"
     gone = f"{min(now - tables.started, tables.seconds):4.1f} of {tables.seconds:g} s"
-    return gone if tables.phase == "running" else f"{gone}, {_TITLES[tables.phase]}"
+    if tables.phase == "finishing":
+        return f"{gone}; the last checkpoint is waited for, {now - tables.started - tables.ran_s:.1f} s"
+    return gone
 
 
 def _movers(tables: Tables) -> RenderableType:

@@ -60,6 +60,13 @@ def test_the_sum_is_the_same_at_every_time_and_a_killed_worker_loses_nothing(kil
     assert f"The sum was {TOTAL:,} at every time, and nothing was lost." in result.stdout
 
 
+@pytest.mark.usefixtures("killed")
+def test_however_short_it_is_every_way_to_ask_is_asked() -> None:
+    result = CliRunner().invoke(tidegate, [*RUN, "--no-kill", "--seconds", "0.1"])
+    assert result.exit_code == 0, result.output
+    assert " 0 at" not in result.stdout and " 0 strong" not in result.stdout
+
+
 @pytest.mark.slow
 def test_for_programs_it_is_an_object_a_second_and_one_of_the_end(killed: list[int]) -> None:
     result = CliRunner().invoke(tidegate, ["demo", "tables", "--json", "--no-kill", "--seconds", "1.5"])
