@@ -190,8 +190,8 @@ def summary(tables: Tables, *, to_json: bool) -> bool:
         )
         print_line(f"{tables.checkpoints:,} checkpoints, {tables.files:,} files in the last one")
         print_line(
-            f"{tables.asked:,} sums checked: {tables.checkpoint.asked:,} at the last checkpoint,"
-            f" {tables.strong.asked:,} strong, {tables.past.asked:,} at earlier times; torn: {tables.torn:,}",
+            f"{tables.asked:,} sums checked, torn: {tables.torn:,}; {tables.checkpoint.asked:,} at the last checkpoint,"
+            f" {tables.strong.asked:,} strong, {tables.past.asked:,} before",
             style="red" if tables.torn else None,
         )
     if tables.killed is not None and tables.back_s is not None:
