@@ -219,8 +219,8 @@ class Tables:
     def _conduct(self) -> None:
         try:
             self._play()
-        except TidegateError as error:
-            self.error = str(error)
+        except Exception as error:
+            self.error = _told(error)
         finally:
             self._stop.set()
             self._end.set()
@@ -324,8 +324,8 @@ class Tables:
                 rows.update((each["id"], each) for each in changed)
                 mover.latency_s = monotonic() - began
                 mover.committed += 1
-        except TidegateError as error:
-            mover.error = str(error)
+        except Exception as error:
+            mover.error = _told(error)
 
     def _write(self, accounts: list[dict[str, int]], transfer: dict[str, Any], *, is_kept: bool) -> None:
         with self.db.transaction() as txn:
@@ -346,8 +346,8 @@ class Tables:
                         self._known.append((sums.at, sums.transfers))
                 elif known := list(self._known):
                     self._ask_past(sums, known, rng)
-        except TidegateError as error:
-            sums.error = str(error)
+        except Exception as error:
+            sums.error = _told(error)
 
     def _ask_past(self, sums: Sums, known: list[tuple[Timestamp, int]], rng: random.Random) -> None:
         """At a time for which the answer is known, and must be the same for ever; or at any time whatever."""
@@ -356,6 +356,11 @@ class Tables:
             sums.ask(self.db, at, transfers)
         else:
             sums.ask(self.db, Timestamp(rng.randint(int(self._opened), int(known[-1][0]))))
+
+
+def _told(error: Exception) -> str:
+    """What is said of it; a defect is named as such, so that no thread ends in silence."""
+    return str(error) if isinstance(error, TidegateError) else f"a defect: {error!r}"
 
 
 def kill_worker(pid: int) -> None:

@@ -128,6 +128,18 @@ def test_an_answer_that_differs_from_the_one_of_the_same_time_is_torn(tmp_path: 
         tables.close()
 
 
+@pytest.mark.usefixtures("killed")
+def test_a_reader_that_meets_a_defect_makes_it_fail_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise 8: no thread ends in silence."""
+
+    def broken(*_: object) -> None:
+        raise KeyError("balance")
+
+    monkeypatch.setattr(Sums, "ask", broken)
+    result = CliRunner().invoke(tidegate, [*RUN, "--no-kill", "--seconds", "0.3"])
+    assert result.exit_code == 1 and "a defect: KeyError('balance')" in result.stdout
+
+
 def test_a_worker_that_always_ends_is_the_end_of_the_scene(killed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Promise 8: it says why instead of waiting for ever."""
     monkeypatch.setattr(engine_module, "spark_worker", folding(lambda *_: True))
