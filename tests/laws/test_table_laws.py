@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -200,7 +201,8 @@ class Twins:
             assert set(found.to_arrow().schema.names) == {"id", "n", *model.extra[name]}
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@pytest.mark.slow
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(plans, st.integers(1, 3), st.sampled_from([1 << 20, 1 << 20, 60]), st.data())
 def test_a_table_at_every_timestamp_equals_a_dictionary(
     plan: list[tuple[Any, ...]], shards: int, buffer_bytes: int, data: st.DataObject

@@ -296,6 +296,7 @@ class TestStatements:
         assert db.sql("(SELECT id FROM t)") == [{"id": 1}]
         assert db.sql("/**/ SHOW TABLES")[0]["name"] == "t"
 
+    @pytest.mark.slow
     def test_two_threads_that_count_lose_nothing(self, owner):
         """Issue 4: no update is lost."""
         owner.insert("t", [(1, "a", 0)])
@@ -378,6 +379,7 @@ class TestShards:
         assert set(used) == set(table.vchannels) and all(used.count(each) > 30 for each in table.vchannels)
         assert sorted(row[0] for row in rows(desk.db)) == keys[100:]
 
+    @pytest.mark.slow
     def test_a_transaction_over_shards_is_seen_whole_at_every_cut(self, owner):
         """Promise 2: over many channels too. Money moves between rows of different shards; no cut has more or less."""
         owner.insert("t", [(key, "m", 100) for key in range(6)])
@@ -390,7 +392,7 @@ class TestShards:
 
         thread = threading.Thread(target=look)
         thread.start()
-        for number in range(40):
+        for number in range(20):
             with owner.transaction() as txn:
                 txn.sql(f"UPDATE t SET n = n - 7 WHERE id = {number % 6}")
                 txn.sql(f"UPDATE t SET n = n + 7 WHERE id = {(number + 1 + number % 4) % 6}")
