@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+from tidegate.barrier.clock import BarrierSettings
 from tidegate.catalog.entries import Topic
 from tidegate.catalog.statements import parse
 from tidegate.clock.timestamp import Timestamp
@@ -107,6 +108,16 @@ class LocalBackend:
 
     def flush(self, timeout_s: float) -> Timestamp:
         return self.engine.pipeline.flush(timeout_s)
+
+    def pause_pipeline(self, paused: bool) -> None:
+        pipeline = self.engine.pipeline
+        if paused:
+            pipeline.pause()
+        else:
+            pipeline.resume()
+
+    def set_barriers(self, interval_ms: int, checkpoint_every: int) -> None:
+        self.engine.pipeline.change(BarrierSettings(interval_ms=interval_ms, checkpoint_every=checkpoint_every))
 
     def wait_visible(self, timestamp: Timestamp | None) -> Timestamp:
         at = self.engine.log.allocate(1) if timestamp is None else timestamp

@@ -167,6 +167,21 @@ class TableCalls(ABC):
         """
         return self.again(lambda: self.backend.flush(timeout))
 
+    def pause_pipeline(self) -> None:
+        """Make no more checkpoints until `resume_pipeline`, beyond what is under way; writes and strong reads go on."""
+        self.again(lambda: self.backend.pause_pipeline(True))
+
+    def resume_pipeline(self) -> None:
+        """Go on; what was written meanwhile comes in few epochs."""
+        self.again(lambda: self.backend.pause_pipeline(False))
+
+    def set_barriers(self, interval_ms: int, *, checkpoint_every: int = 1) -> None:
+        """How often barriers are taken from now on, and every which is a checkpoint; until the owner changes.
+
+        Raises: `InvalidArgument` below 50 ms.
+        """
+        self.again(lambda: self.backend.set_barriers(interval_ms, checkpoint_every))
+
     def run_pipeline_on(self, session: Any) -> None:
         """Run the pipeline on this SparkSession instead of a worker of its own; only where the database is owned.
 
@@ -193,7 +208,12 @@ class TableCalls(ABC):
         if consistency == "strong":
             at = self.wait_visible(None)
         elif consistency == "eventual":
+            # Not before the tables were as they are: the log has what the last checkpoint lacks for that.
+            known = [found.table.schema.since for name in names if (found := self.find_table(name)) is not None]
+            changed = max(known, default=Timestamp.ZERO)
             at = self.cut_reader.newest
+            if at < changed:
+                at = self.wait_visible(changed)
         elif isinstance(consistency, Timestamp):
             at = self.wait_visible(consistency)
         else:

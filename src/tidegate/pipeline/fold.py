@@ -31,7 +31,7 @@ from tidegate.topics.routing import place
 
 CHUNK_BYTES: Final = 96 << 20
 _READ_S: Final = 30.0
-_ROWS: Final = frozenset({MessageType.INSERT, MessageType.UPSERT, MessageType.DELETE})
+ROWS: Final = frozenset({MessageType.INSERT, MessageType.UPSERT, MessageType.DELETE})
 
 
 class Share(Protocol):
@@ -151,7 +151,7 @@ def _visible(database: Path, share: Share, vchannels: frozenset[str]) -> Iterato
         position=Position(share.position),
         after=Timestamp(share.after),
         vchannels=vchannels,
-        types=_ROWS,
+        types=ROWS,
     ) as reader:
         while reader.after < upto:
             delivery = reader.read(_READ_S)

@@ -49,7 +49,7 @@ from tidegate.log.message import Term
 from tidegate.pipeline.catalog_file import remove_catalogs, write_catalog
 from tidegate.pipeline.child import Worker
 from tidegate.pipeline.fold import entry_of
-from tidegate.pipeline.machines import Machines, now_ms, take_barrier
+from tidegate.pipeline.machines import Machines, now_ms, take_barrier, was_written_since
 from tidegate.pipeline.owner import Owner
 from tidegate.pipeline.state import PipelineState
 from tidegate.runtime.journal import Journal
@@ -111,7 +111,7 @@ class Pipeline(PipelineState):
     def start(self) -> None:
         """Begin to take barriers. May be repeated."""
         with self._lock:
-            if self._thread is not None or self._stop.is_set():
+            if self._thread is not None or self._stop.is_set() or self._start_worker is None:
                 return
             self._thread = Thread(target=self._run, name="tidegate-barriers", daemon=True)
             self._thread.start()
@@ -121,6 +121,8 @@ class Pipeline(PipelineState):
         with self._changed:
             self._start_worker = start_worker
             child = self._child
+            if self._engine.catalog.tables():
+                self.start()
             self._spawn_at = 0.0
             self._changed.notify_all()
         if child is not None:
@@ -174,6 +176,7 @@ class Pipeline(PipelineState):
     def change(self, settings: BarrierSettings) -> None:
         """Go on with other settings."""
         with self._changed:
+            self._barriers = settings
             if self._machines is not None:
                 self._machines.clock.change(settings, now_ms())
             self._changed.notify_all()
@@ -181,12 +184,13 @@ class Pipeline(PipelineState):
     def pause(self) -> None:
         """Hand out no more epochs and take no periodic barriers; what is under way is finished."""
         with self._changed:
+            self._is_paused = True
             if self._machines is not None:
-                self._machines.clock.pause(now_ms())
-                self._machines.epochs.pause()
+                self._machines.pause()
 
     def resume(self) -> None:
         with self._changed:
+            self._is_paused = False
             if self._machines is not None:
                 self._machines.clock.resume(now_ms())
                 self._perform(self._machines.epochs.resume(now_ms()))
@@ -237,10 +241,12 @@ class Pipeline(PipelineState):
                 lambda snapshot: known.update((each.epoch, each) for each in map(decode_cut, snapshot.splitlines())),
                 lambda record, _: known.update({(found := decode_cut(record)).epoch: found}),
             )
-            self._machines = Machines(engine, journal, known.values(), self._pointer, term)
+            self._machines = Machines(engine, journal, known.values(), self._pointer, term, self._barriers)
+            if self._is_paused:
+                self._machines.pause()
             self._watch()
             self._tell_catalog(self._machines)
-            self._is_dirty = True
+            self._is_dirty = was_written_since(self._engine, self._machines.epochs.newest)
 
     def _claim(self, term: int) -> Pointer:
         """Put this owner's term into the pointer: from here on no older owner can commit."""
@@ -329,6 +335,10 @@ class Pipeline(PipelineState):
 
     def heard(self, term: int, message: dict[str, Any]) -> None:
         """The worker has said something."""
+        if "error" in message:
+            self._said = str(message["error"])
+        if "ready" in message:
+            self.ui = message["ready"].get("ui")
         batch = message.get("batch")
         if batch is None:
             return
@@ -361,7 +371,8 @@ class Pipeline(PipelineState):
             self._perform(machines.epochs.lost(WORKER, Term(term), now_ms()))
             least, most = _BACK_OFF_S
             self._spawn_at = time.monotonic() + min(least * 2**self._failures, most)
-            self._fail(f"the worker: {why}")
+            said, self._said, self.ui = self._said, "", None
+            self._fail(f"the worker: {said or why}")
 
     @property
     def current_term(self) -> int:

@@ -13,19 +13,29 @@ from tidegate.barrier.clock import Barrier, BarrierClock, BarrierSettings
 from tidegate.barrier.collection import Epochs
 from tidegate.barrier.cut import Cut, Epoch
 from tidegate.clock.timestamp import Timestamp
-from tidegate.log.message import Term
+from tidegate.log.message import NO_POSITION, Term
+from tidegate.pipeline.fold import ROWS
 from tidegate.pipeline.owner import Owner
 from tidegate.runtime.journal import Journal
 from tidegate.runtime.log import Log
 from tidegate.snapshots.manifest import Pointer
 
 _TICK_S: Final = 0.05
+_READ_S: Final = 0.5
 
 
 class Machines:
     """When to cut, where the cut lies, who has reported."""
 
-    def __init__(self, engine: Owner, journal: Journal, known: Iterable[Cut], pointer: Pointer, term: int) -> None:
+    def __init__(
+        self,
+        engine: Owner,
+        journal: Journal,
+        known: Iterable[Cut],
+        pointer: Pointer,
+        term: int,
+        settings: BarrierSettings,
+    ) -> None:
         """`known` are the recorded cuts; `pointer` was claimed by `term`."""
         self.journal = journal
         self.cuts: dict[int, Cut] = {each.epoch: each for each in known if each.epoch >= pointer.epoch}
@@ -34,10 +44,12 @@ class Machines:
         at = cuts.Pointer(pointer.checkpoint, Epoch(pointer.epoch), pointer.timestamp, Term(term), pointer.manifest)
         self.epochs = Epochs(Term(term), at, self.cuts.values(), channels=engine.channels, now_ms=now_ms())
         self.alignment = Alignment(self.epochs.newest)
-        settings = BarrierSettings(
-            interval_ms=engine.settings.barrier_interval_ms, checkpoint_every=engine.settings.checkpoint_every
-        )
         self.clock = BarrierClock(settings, now_ms(), uncheckpointed=self.epochs.uncommitted)
+
+    def pause(self) -> None:
+        """No periodic barriers, and nothing handed out."""
+        self.clock.pause(now_ms())
+        self.epochs.pause()
 
     def kept(self, since: int) -> list[Cut]:
         """The cuts from an epoch on, in order."""
@@ -72,6 +84,29 @@ def take_barrier(log: Log, machines: Machines, barrier: Barrier, on_cut: Callabl
         for name in waiting:
             writers[name].wait_for_tick(int(timestamp) - 1, _TICK_S)
             tell(name)
+
+
+def was_written_since(owner: Owner, cut: Cut | None) -> bool:
+    """Whether rows were written, or the catalog changed, since a cut: by the last owner, or before this one watched."""
+    catalog, log = owner.catalog, owner.log
+    if cut is None or catalog.changed > cut.timestamp:
+        return True
+    vchannels = frozenset(name for table in catalog.tables() for name in table.vchannels)
+    for name in owner.channels:
+        last = log.channel(name, create=False).latest_tick.time_tick
+        at = cut.places.get(name)
+        with log.transaction_reader(
+            name,
+            position=NO_POSITION if at is None else at.position,
+            after=cut.timestamp,
+            vchannels=vchannels,
+            types=ROWS,
+        ) as reader:
+            while reader.after < last:
+                delivery = reader.read(_READ_S)
+                if delivery is None or delivery.batches:
+                    return True
+    return False
 
 
 def now_ms() -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Condition, Event, RLock, Thread
 from typing import Any, Final
 
+from tidegate.barrier.clock import BarrierSettings
 from tidegate.barrier.cut import Cut
 from tidegate.barrier.status import status as barrier_status
 from tidegate.clock.timestamp import Timestamp
@@ -28,6 +29,10 @@ class PipelineState:
         self._stop = Event()
         self._thread: Thread | None = None
         self._is_dirty = False
+        self._is_paused = False
+        self._barriers = BarrierSettings(
+            interval_ms=engine.settings.barrier_interval_ms, checkpoint_every=engine.settings.checkpoint_every
+        )
         self._pointer: Pointer = self.store.pointer()
         self._machines: Machines | None = None
         self._child: Worker | None = None
@@ -40,6 +45,10 @@ class PipelineState:
         self._failures = 0
         self.failure: str | None = None
         """Why the worker, or this, failed last; None since the last checkpoint."""
+        self._said = ""
+        """The error that the worker told of last."""
+        self.ui: str | None = None
+        """Spark's web page, if it has one."""
         self._spawn_at = 0.0
         self.batch_s = 0.0
         """How long the last batch took in the worker."""
@@ -74,6 +83,7 @@ class PipelineState:
                 "service_time_text": str(self._pointer.timestamp) if self._pointer.timestamp else None,
                 "lag_ms": max(now.ms_since(self._pointer.timestamp), 0) if self._pointer.timestamp else None,
                 "worker": None if child is None else child.pid,
+                "spark_ui": self.ui,
                 "failure": self.failure,
                 "last_batch_s": round(self.batch_s, 3),
                 "waits_for": None,

@@ -15,7 +15,7 @@ from folding import Crash, folding
 from helpers import eventually
 from tidegate import Database, DatabaseSettings, Timestamp
 from tidegate.database import engine as engine_module
-from tidegate.errors import Retryable, Unavailable, WaitTimeout
+from tidegate.errors import InvalidArgument, Retryable, Unavailable, WaitTimeout
 from tidegate.pipeline.upkeep import Upkeep
 from tidegate.runtime.settings import LogSettings
 
@@ -206,13 +206,31 @@ def test_paused_it_makes_no_checkpoint_and_says_so(open_shop: Opening) -> None:
     db = open_shop()
     db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY)")
     db.flush()
-    db.engine.pipeline.pause()
+    db.pause_pipeline()
     db.insert("t", {"id": 1})
     with pytest.raises(Retryable, match="paused"):
         db.flush(5)
     assert at_checkpoint(db) == []
-    db.engine.pipeline.resume()
+    db.resume_pipeline()
     eventually(lambda: at_checkpoint(db) == [{"id": 1}])
+
+
+def test_how_often_barriers_come_can_be_changed_while_it_runs(open_shop: Opening) -> None:
+    """Seed 001: `barrier_interval_ms`; both settings take effect at once, through another process too."""
+    db = open_shop(barrier_interval_ms=600_000)
+    db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY)")
+    db.flush()
+    with tidegate.open(db.path) as other:
+        assert not other.is_owner
+        other.insert("t", {"id": 1})
+        other.set_barriers(50)
+        eventually(lambda: at_checkpoint(db) == [{"id": 1}])
+        with pytest.raises(InvalidArgument, match="at least 50 ms"):
+            other.set_barriers(49)
+        other.set_barriers(600_000, checkpoint_every=5)
+        other.insert("t", {"id": 2})
+        assert other.flush() > Timestamp.ZERO
+        assert [row["id"] for row in at_checkpoint(other)] == [1, 2]
 
 
 def test_the_same_rows_come_from_checkpoints_and_from_the_log(open_shop: Opening) -> None:
@@ -265,3 +283,22 @@ def test_upkeep_keeps_files_few_and_changes_no_answer(open_shop: Opening) -> Non
     for timestamp, expected in [*dice.sample(known, 10), known[-1]]:
         assert {row["id"]: row["v"] for row in db.query("SELECT * FROM t", timestamp).rows()} == expected
     assert [row["v"] for row in at_checkpoint(db, "SELECT v FROM grows ORDER BY v")] == list(range(60))
+
+
+def test_opening_a_database_where_nothing_was_written_makes_no_epoch_and_starts_no_worker(open_shop: Opening) -> None:
+    """Looking at a database must not change it."""
+    db = open_shop()
+    db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY)")
+    db.insert("t", {"id": 1})
+    db.flush()
+    eventually(lambda: db.engine.pipeline.status()["uncommitted_epochs"] == 0)
+    time.sleep(0.2)
+    epoch = db.engine.pipeline.pointer.epoch
+    for _ in range(2):
+        db = open_shop()
+        time.sleep(0.4)
+        status = db.engine.pipeline.status()
+        assert (status["epoch"], status["uncommitted_epochs"], status["worker"]) == (epoch, 0, None)
+    db.insert("t", {"id": 2})
+    db = open_shop()
+    eventually(lambda: [row["id"] for row in at_checkpoint(db)] == [1, 2], 20)

@@ -118,6 +118,12 @@ class RemoteBackend:
     def flush(self, timeout_s: float) -> Timestamp:
         return Timestamp(self._call("flush", {"timeout_s": timeout_s}, timeout_s=self._answer_s + timeout_s)[0])
 
+    def pause_pipeline(self, paused: bool) -> None:
+        self._call("pause_pipeline", {"paused": paused})
+
+    def set_barriers(self, interval_ms: int, checkpoint_every: int) -> None:
+        self._call("set_barriers", {"interval_ms": interval_ms, "checkpoint_every": checkpoint_every})
+
     def wait_visible(self, timestamp: Timestamp | None) -> Timestamp:
         return Timestamp(self._call("wait_visible", {"timestamp": None if timestamp is None else int(timestamp)})[0])
 

@@ -205,6 +205,8 @@ CALLS: Final[dict[str, Callable[[Asked], Any]]] = {
     "topic": _topic,
     "table": _table,
     "flush": lambda asked: int(asked.backend.flush(asked.head["timeout_s"])),
+    "pause_pipeline": lambda asked: asked.backend.pause_pipeline(bool(asked.head["paused"])),
+    "set_barriers": lambda asked: asked.backend.set_barriers(*asked.of("interval_ms", "checkpoint_every")),
     "wait_visible": _wait_visible,
     "begin": lambda asked: str(asked.backend.begin(asked.head["timeout_ms"])),
     "commit": _commit,
