@@ -33,7 +33,6 @@ def said(state: TxnState) -> str:
     return "committed" if state is TxnState.COMMITTING else state.value
 
 
-
 def coordinator(**settings: int) -> Coordinator:
     return Coordinator(3, CoordinatorSettings(**settings))
 
