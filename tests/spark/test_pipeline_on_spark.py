@@ -120,6 +120,28 @@ def test_tables_survive_the_death_of_the_worker_and_of_its_jvm(tmp_path: Path) -
         assert {row["id"]: row["v"] for row in found} == model
 
 
+def test_on_a_cluster_of_two_the_death_of_an_executor_is_no_more_than_a_delay(tmp_path: Path) -> None:
+    """`spark.master` is the user's to choose. Tasks of an executor that is killed are run by the other one."""
+    options = {"spark.master": "local-cluster[2,1,512]", "spark.executor.memory": "512m"}
+    settings = DatabaseSettings(barrier_interval_ms=60_000, spark_options=options)
+    with tidegate.open(tmp_path / "shop.tide", settings=settings) as db:
+        db.sql("CREATE TABLE grows (v BIGINT) SHARDS 4")
+        count = 0
+        for turn in range(3):
+            db.insert("grows", [{"v": count + number} for number in range(100)])
+            count += 100
+            if turn:
+                executors = subprocess.run(
+                    ["pgrep", "-g", str(worker(db)), "-f", "CoarseGrainedExecutorBackend"],
+                    capture_output=True,
+                    text=True,
+                ).stdout.split()
+                assert executors
+                os.kill(int(executors[0]), signal.SIGKILL)
+            db.flush(FLUSH_S)
+            assert [row["v"] for row in rows(db, "SELECT v FROM grows ORDER BY v")] == list(range(count))
+
+
 OWNER = """
 import sys, time, tidegate
 from tidegate import DatabaseSettings

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.database.engine import Engine
+from tidegate.errors import InvalidArgument
 from tidegate.tables.column_type import to_sql
-from tidegate.tables.schema import Table
+from tidegate.tables.schema import RETENTION_S, RETENTION_S_MIN, Table
 from tidegate.tables.show_create import show_create
 from tidegate.tables.statements import (
     AlterTable,
@@ -31,6 +32,7 @@ def run_ddl(engine: Engine, statement: TableDdl) -> Rows:
                     statement.columns,
                     statement.key,
                     shards=statement.shards or 1,
+                    options=_options(statement),
                     if_not_exists=statement.if_not_exists,
                 )
             )
@@ -47,6 +49,16 @@ def run_ddl(engine: Engine, statement: TableDdl) -> Rows:
         case ShowCreateTable():
             return [{"statement": show_create(engine.catalog.table(statement.name))}]
     return []
+
+
+def _options(statement: CreateTable) -> dict[str, Any]:
+    if statement.retention_s is None:
+        return {}
+    if statement.retention_s < RETENTION_S_MIN:
+        raise InvalidArgument(
+            f"table {statement.name!r}: `retention_s` is at least {RETENTION_S_MIN}, not {statement.retention_s}"
+        )
+    return {RETENTION_S: statement.retention_s}
 
 
 def _row(table: Table) -> dict[str, Any]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from tidegate.errors import InvalidArgument
 from tidegate.runtime.settings import LogSettings
+
+_NOT_NUMBERS: Final = ("log", "pipeline", "spark_ui", "spark_options")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +56,21 @@ class DatabaseSettings:
     """Every so many barriers one is a checkpoint."""
     snapshot_retention_s: int = 86_400
     """How long old checkpoints can be read; at least 60, so that no query outlives its files."""
+    spark_ui: bool = False
+    """Whether the worker has Spark's web page, on a free port; the status says where."""
+    spark_options: Mapping[str, str] = field(default_factory=dict)
+    """Spark's own settings for the worker, such as `spark.master` or `spark.driver.memory`."""
 
     def __post_init__(self) -> None:
-        if type(self.pipeline) is not bool:
-            raise InvalidArgument(f"setting `pipeline` is True or False, not {self.pipeline!r}")
+        for name in ("pipeline", "spark_ui"):
+            if type(getattr(self, name)) is not bool:
+                raise InvalidArgument(f"setting `{name}` is True or False, not {getattr(self, name)!r}")
+        for option, value in self.spark_options.items():
+            if not isinstance(option, str) or not isinstance(value, str):
+                raise InvalidArgument(f"`spark_options` are texts by name, unlike {option!r}: {value!r}")
         for name in self.__slots__:
             value = getattr(self, name)
-            if name not in ("log", "pipeline") and (type(value) is not int or value < 1):
+            if name not in _NOT_NUMBERS and (type(value) is not int or value < 1):
                 raise InvalidArgument(f"setting `{name}` is a whole number above zero, not {value!r}")
         if self.snapshot_retention_s < 60:
             raise InvalidArgument(f"`snapshot_retention_s` is at least 60, not {self.snapshot_retention_s}")

@@ -50,7 +50,7 @@ from tidegate.pipeline.catalog_file import remove_catalogs, write_catalog
 from tidegate.pipeline.child import Worker
 from tidegate.pipeline.fold import entry_of
 from tidegate.pipeline.machines import Machines, now_ms, take_barrier, was_written_since
-from tidegate.pipeline.owner import Owner
+from tidegate.pipeline.owner import Owner, PipelineSettings
 from tidegate.pipeline.state import PipelineState
 from tidegate.runtime.journal import Journal
 from tidegate.runtime.pending import PendingAppend
@@ -91,9 +91,8 @@ class Pipeline(PipelineState):
         return self._engine.channels
 
     @property
-    def retention_s(self) -> int:
-        """How long old checkpoints can be read."""
-        return self._engine.settings.snapshot_retention_s
+    def settings(self) -> PipelineSettings:
+        return self._engine.settings
 
     @property
     def service_time(self) -> Timestamp:
@@ -339,6 +338,8 @@ class Pipeline(PipelineState):
             self._said = str(message["error"])
         if "ready" in message:
             self.ui = message["ready"].get("ui")
+        if "upkeep" in message:
+            self.upkeep = message["upkeep"]
         batch = message.get("batch")
         if batch is None:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +21,12 @@ class PipelineSettings(Protocol):
 
     @property
     def snapshot_retention_s(self) -> int: ...
+
+    @property
+    def spark_ui(self) -> bool: ...
+
+    @property
+    def spark_options(self) -> Mapping[str, str]: ...
 
 
 class Owner(Protocol):

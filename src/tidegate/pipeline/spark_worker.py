@@ -28,12 +28,16 @@ def spark_worker(pipeline: Pipeline, work: Path, at: Cut | None) -> Child:
         "--arguments",
         json.dumps({"channels": len(channels)}),
         "--retention-s",
-        str(pipeline.retention_s),
+        str(pipeline.settings.snapshot_retention_s),
         "--start-epoch",
         str(0 if at is None else at.epoch),
         "--start-timestamp",
         str(0 if at is None else int(at.timestamp)),
     )
+    if pipeline.settings.spark_ui:
+        command.append("--ui")
+    for name, value in pipeline.settings.spark_options.items():
+        command += ["--conf", f"{name}={value}"]
     for name in channels:
         command += ["--channel", name]
     return Child(

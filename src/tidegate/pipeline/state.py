@@ -49,6 +49,8 @@ class PipelineState:
         """The error that the worker told of last."""
         self.ui: str | None = None
         """Spark's web page, if it has one."""
+        self.upkeep: dict[str, Any] | None = None
+        """What compaction and garbage collection have done in the worker, and do now."""
         self._spawn_at = 0.0
         self.batch_s = 0.0
         """How long the last batch took in the worker."""
@@ -84,6 +86,7 @@ class PipelineState:
                 "lag_ms": max(now.ms_since(self._pointer.timestamp), 0) if self._pointer.timestamp else None,
                 "worker": None if child is None else child.pid,
                 "spark_ui": self.ui,
+                "upkeep": self.upkeep,
                 "failure": self.failure,
                 "last_batch_s": round(self.batch_s, 3),
                 "waits_for": None,

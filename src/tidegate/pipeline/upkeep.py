@@ -19,6 +19,7 @@ from tidegate.snapshots.collector import Collector
 from tidegate.snapshots.compaction import Compactor
 from tidegate.snapshots.plan_gc import Retention
 from tidegate.snapshots.store import SnapshotStore
+from tidegate.tables.schema import RETENTION_S
 
 _logger = logging.getLogger("tidegate.pipeline")
 _LOOK_S: Final = 0.5
@@ -31,7 +32,7 @@ class Upkeep:
     def __init__(self, database: Path, store: SnapshotStore, retention_s: int) -> None:
         self._database = database
         self._store = store
-        self._retention = Retention(default_ms=retention_s * 1000)
+        self._retention_s = retention_s
         self._compactor = Compactor(store)
         self._collector = Collector(store)
         self._stop = Event()
@@ -93,7 +94,10 @@ class Upkeep:
 
     def collect(self) -> None:
         """Remove what nobody needs any more."""
-        found = self._collector.collect(self._retention)
+        catalog = newest_catalog(self._database)
+        tables = () if catalog is None else catalog.tables()
+        own = {each.id: each.options[RETENTION_S] * 1000 for each in tables if RETENTION_S in each.options}
+        found = self._collector.collect(Retention(self._retention_s * 1000, own))
         self.collected += found.files + found.manifests
 
 

@@ -48,7 +48,7 @@ class SessionWorker:
             channels=tuple(pipeline.channels),
             arguments={"channels": len(pipeline.channels)},
         )
-        self._upkeep = Upkeep(pipeline.path, pipeline.store, pipeline.retention_s)
+        self._upkeep = Upkeep(pipeline.path, pipeline.store, pipeline.settings.snapshot_retention_s)
         self._thread = Thread(target=self._run, name="tidegate-spark", daemon=True)
         self._thread.start()
 

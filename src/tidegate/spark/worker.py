@@ -10,6 +10,7 @@ same from the JVM.
                 {"stop": true}             finish the batch that runs, and end
     it writes   {"ready": {...}}           process ids, the link to Spark's page, how far the query had come
                 {"batch": {...}}           a batch is folded: id, first, last, seconds, reports
+                {"upkeep": {...}}          what compaction and garbage collection have done, and do now
                 {"done": 7}                Spark has been told that the batch up to epoch 7 is done
                 {"error": "...", "why"}    it ends because of this
                 {"stopped": true}          it ends because it was asked to
@@ -163,7 +164,7 @@ def _run(options: argparse.Namespace, work: Path, orders: Orders, voice: Voice, 
         }
     )
     if options.retention_s:
-        _look_after(Path(options.path), options.retention_s)
+        _look_after(Path(options.path), options.retention_s, voice)
     while driver.is_active:
         if orders.wait_stop(0.5):
             driver.stop()
@@ -173,14 +174,26 @@ def _run(options: argparse.Namespace, work: Path, orders: Orders, voice: Voice, 
     driver.wait()
 
 
-def _look_after(database: Path, retention_s: int) -> None:
-    """Compact snapshots and collect garbage beside the batches. It ends with the process."""
+def _look_after(database: Path, retention_s: int, voice: Voice) -> None:
+    """Compact snapshots and collect garbage beside the batches, and say how that goes. It ends with the process."""
     from tidegate.pipeline.upkeep import Upkeep
     from tidegate.snapshots.store import SnapshotStore
     from tidegate.stores.sqlite_metadata import SqliteMetadataStore
 
     store = SnapshotStore(database / "snapshots", SqliteMetadataStore(database / "meta.sqlite"))
-    Upkeep(database, store, retention_s).start()
+    upkeep = Upkeep(database, store, retention_s)
+    upkeep.start()
+
+    def tell() -> None:
+        before = None
+        while True:
+            now = {"compactions": upkeep.compactions, "collected": upkeep.collected, "running": upkeep.progress}
+            if now != before:
+                voice.say(upkeep=now)
+            before = now
+            sleep(1.0)
+
+    Thread(target=tell, name="upkeep", daemon=True).start()
 
 
 def _listen(orders: Orders, voice: Voice) -> None:

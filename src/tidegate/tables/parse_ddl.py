@@ -27,6 +27,9 @@ _DESCRIBE: Final = "DESCRIBE [TABLE] name"
 _NAME_OF_COLUMN: Final = "the name of a column"
 
 
+_CALLED: Final = {"shards": "the number of shards", "retention_s": "`retention_s`"}
+
+
 def create(source: Source) -> CreateTable:
     """Raises: `InvalidArgument`."""
     shards = _trailing_shards(source)
@@ -40,11 +43,16 @@ def create(source: Source) -> CreateTable:
         raise source.unexpected(node.args.get("properties"), f"(column TYPE, ...), as in {_CREATE}")
     name = source.table_name(schema.this, _CREATE)
     columns, key = _columns(source, schema)
+    retention_s = None
     for each in node.args["properties"].expressions if node.args.get("properties") else ():
-        if shards is not None:
-            raise source.unexpected(each, "the number of shards once")
-        shards = _shards_property(source, each)
-    return CreateTable(name, columns, key, shards, bool(node.args.get("exists")))
+        what, number = _property(source, each)
+        if (shards if what == "shards" else retention_s) is not None:
+            raise source.unexpected(each, f"{_CALLED[what]} once")
+        if what == "shards":
+            shards = number
+        else:
+            retention_s = number
+    return CreateTable(name, columns, key, shards, bool(node.args.get("exists")), retention_s)
 
 
 def alter(source: Source) -> AlterTable:
@@ -111,15 +119,18 @@ def _trailing_shards(source: Source) -> int | None:
     return _number(source, tokens[-1].text)
 
 
-def _shards_property(source: Source, node: exp.Expr) -> int:
-    if type(node) is not exp.Property or node.name.lower() != "shards":
-        raise source.unexpected(node, "SHARDS n, WITH (shards = n), TBLPROPERTIES ('shards' = 'n') or the end")
-    return _number(source, node.args["value"].name)
+def _property(source: Source, node: exp.Expr) -> tuple[str, int]:
+    name = node.name.lower() if type(node) is exp.Property else ""
+    if name not in ("shards", "retention_s"):
+        raise source.unexpected(
+            node, "SHARDS n, WITH (shards = n, retention_s = n), TBLPROPERTIES ('shards' = 'n') or the end"
+        )
+    return name, _number(source, node.args["value"].name, name)
 
 
-def _number(source: Source, text: str) -> int:
+def _number(source: Source, text: str, of: str = "shards") -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
-        raise InvalidArgument(f"the number of shards cannot be {text!r}; in {shorten(source.sql)}")
+        raise InvalidArgument(f"{_CALLED[of]} cannot be {text!r}; in {shorten(source.sql)}")
     return int(text)
 
 

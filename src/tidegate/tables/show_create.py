@@ -1,12 +1,12 @@
 """The statement that creates a table as it is now, for SHOW CREATE TABLE.
 
-Law: reading it gives the table's columns, key and shards.
+Law: reading it gives the table's columns, key, shards and retention.
 """
 
 from __future__ import annotations
 
 from tidegate.tables.column_type import to_sql
-from tidegate.tables.schema import Table
+from tidegate.tables.schema import RETENTION_S, Table
 
 
 def show_create(table: Table) -> str:
@@ -18,7 +18,10 @@ def show_create(table: Table) -> str:
     if schema.key:
         lines.append(f"  PRIMARY KEY ({', '.join(_quote(each.name) for each in schema.key_columns)})")
     body = ",\n".join(lines)
-    return f"CREATE TABLE {_quote(table.name)} (\n{body}\n) SHARDS {table.shards}"
+    end = f"SHARDS {table.shards}"
+    if RETENTION_S in table.options:
+        end = f"TBLPROPERTIES ('shards' = '{table.shards}', '{RETENTION_S}' = '{table.options[RETENTION_S]}')"
+    return f"CREATE TABLE {_quote(table.name)} (\n{body}\n) {end}"
 
 
 def _quote(name: str) -> str:

@@ -1,7 +1,7 @@
 """The SQL of tables, read: what a statement asks for, as data.
 
     CREATE TABLE [IF NOT EXISTS] name (column TYPE [NOT NULL] [PRIMARY KEY], ... [, PRIMARY KEY (column, ...)])
-        [SHARDS n | WITH (shards = n) | TBLPROPERTIES ('shards' = 'n')]
+        [SHARDS n | WITH (shards = n, retention_s = n) | TBLPROPERTIES ('shards' = 'n', 'retention_s' = 'n')]
     ALTER TABLE [IF EXISTS] name ADD COLUMN[S] ... | DROP COLUMN[S] ... | RENAME COLUMN old TO new
     DROP TABLE [IF EXISTS] name
     SHOW TABLES        DESCRIBE [TABLE] name        SHOW CREATE TABLE name
@@ -31,6 +31,8 @@ class CreateTable:
     key: tuple[str, ...] = ()
     shards: int | None = None
     if_not_exists: bool = False
+    retention_s: int | None = None
+    """How long old checkpoints of it can be read; None: as long as of all others."""
 
 
 @dataclass(frozen=True, slots=True)

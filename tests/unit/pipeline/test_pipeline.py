@@ -302,3 +302,16 @@ def test_opening_a_database_where_nothing_was_written_makes_no_epoch_and_starts_
     db.insert("t", {"id": 2})
     db = open_shop()
     eventually(lambda: [row["id"] for row in at_checkpoint(db)] == [1, 2], 20)
+
+
+def test_a_table_may_have_a_retention_of_its_own(open_shop: Opening) -> None:
+    db = open_shop()
+    db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY) TBLPROPERTIES ('retention_s' = '60')")
+    assert db.table("t").table.options == {"retention_s": 60}
+    assert "'retention_s' = '60'" in db.sql("SHOW CREATE TABLE t")[0]["statement"]
+    with pytest.raises(InvalidArgument, match="`retention_s` is at least 60, not 59"):
+        db.sql("CREATE TABLE u (id BIGINT PRIMARY KEY) TBLPROPERTIES ('retention_s' = '59')")
+    db.insert("t", {"id": 1})
+    db.flush()
+    Upkeep(db.path, db.engine.pipeline.store, 3600).collect()
+    assert at_checkpoint(db) == [{"id": 1}]

@@ -41,6 +41,10 @@ READ: list[tuple[str, TableStatement]] = [
     ("CREATE TABLE t (a INT) with (shards = 4);", CreateTable("t", A, shards=4)),
     ("CREATE TABLE t (a INT) TBLPROPERTIES ('shards'='4')", CreateTable("t", A, shards=4)),
     ("CREATE TABLE t (a INT) TBLPROPERTIES (shards = 4)", CreateTable("t", A, shards=4)),
+    (
+        "CREATE TABLE t (a INT) TBLPROPERTIES ('retention_s'='3600', 'shards'='4')",
+        CreateTable("t", A, shards=4, retention_s=3600),
+    ),
     ("CREATE TABLE shop.orders (a INT)", CreateTable("shop.orders", A)),
     ("CREATE TABLE `my-t` (a INT)", CreateTable("my-t", A)),
     (
@@ -154,6 +158,7 @@ def test_a_type_in_a_statement_means_what_it_means_by_itself(text: str) -> None:
         ("CREATE TABLE t (a INT) WITH (shards = 4) SHARDS 3", "the number of shards once"),
         ("CREATE TABLE t (a INT) WITH (speed = 4)", r"'speed'=4.* is not understood: SHARDS n"),
         ("CREATE TABLE t (a INT) TBLPROPERTIES ('shards'='x')", "number of shards cannot be 'x'"),
+        ("CREATE TABLE t (a INT) TBLPROPERTIES ('retention_s'='1h')", "`retention_s` cannot be '1h'"),
         ("CREATE TABLE t (a INT); DROP TABLE t", "';' at column 23 is not understood: the end"),
         ("CREATE TABLE t (a INT) -- x\n SHARD 3", "'SHARD' at line 2, column 2 is not understood"),
         ("ALTER TABLE t", "ends where ALTER TABLE name followed by ADD COLUMN"),

@@ -81,3 +81,13 @@ def test_reading_it_gives_the_same_table(columns: list[ColumnDef], shards: int, 
     assert isinstance(read, CreateTable) and read.shards is not None
     again = create(list(read.columns), list(read.key), read.shards, read.name)
     assert again == table
+
+
+def test_a_retention_of_its_own_is_shown_and_read_back() -> None:
+    catalog = Catalog()
+    record = catalog.plan_create_table("t", [ColumnDef("a", pa.int32())], shards=2, options={"retention_s": 90})
+    assert record is not None
+    change = catalog.apply(record, Timestamp(1))
+    assert isinstance(change, TableCreated)
+    read = parse(show_create(change.table))
+    assert isinstance(read, CreateTable) and (read.shards, read.retention_s) == (2, 90)
