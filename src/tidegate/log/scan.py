@@ -5,12 +5,13 @@ Nothing here trusts a block before its checksum and its link to the block before
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from tidegate.clock.timestamp import Timestamp
@@ -193,7 +194,7 @@ def read_batches(
         chain = header.checksum
         if header.flags & block.HAS_TICK:
             yield offset, chain, _tick(header)
-        elif header.kind == block.ROWS and header.messages <= _COALESCE_BLOCK and not header.flags & block.HAS_TXNS:
+        elif header.kind == block.ROWS and header.messages <= _COALESCE_BLOCK:
             small.add(window.view, index, header)
             if header.messages == 1:
                 index, chain = small.add_singles(window.view, index + header.size, header.term, chain)
@@ -202,6 +203,25 @@ def read_batches(
             yield offset, chain, block.decode(window.view, index, header)
     if small.count:
         yield offset, chain or 0, small.take()
+
+
+def decode_blocks(views: Iterable[memoryview]) -> Iterator[Batch]:
+    """The messages of blocks that are known to be intact, one block a view; small ones together. Ticks are left out."""
+    small = _Gather()
+    for view in views:
+        header = block.decode_header(view, 0)
+        if header is None:
+            raise Corruption("the write-ahead buffer", 0, "not a block")
+        if small.count and not small.accepts(header):
+            yield small.take()
+        if header.flags & block.HAS_TICK:
+            continue
+        if header.kind == block.ROWS and header.messages <= _COALESCE_BLOCK:
+            small.add(view, 0, header)
+        else:
+            yield block.decode(view, 0, header)
+    if small.count:
+        yield small.take()
 
 
 def as_item(view: memoryview, index: int, header: block.Header) -> Batch | Tick:
@@ -231,6 +251,8 @@ class _Gather:
         self._mixed: list[np.ndarray[tuple[int], np.dtype[np.uint16]]] = []
         self._names: dict[str, int] = {}
         self._bodies: list[memoryview | bytes] = []
+        self._txns: list[tuple[int, bytes]] = []
+        """Transaction ids, and behind how many messages they begin; the messages between have none."""
 
     def accepts(self, header: block.Header) -> bool:
         return (
@@ -239,7 +261,7 @@ class _Gather:
             and header.term == self._term
             and header.kind == block.ROWS
             and header.messages <= _COALESCE_BLOCK
-            and not header.flags & (block.HAS_TXNS | block.HAS_TICK)
+            and not header.flags & block.HAS_TICK
         )
 
     def add(self, view: memoryview, index: int, header: block.Header) -> None:
@@ -266,6 +288,9 @@ class _Gather:
             at += count
         else:
             self._types.append(_TYPE_BYTES[first_type] * count)
+        if header.flags & block.HAS_TXNS:
+            self._txns.append((self.count - count, bytes(view[at : at + 16 * count])))
+            at += 16 * count
         if count == 1:
             self._bodies.append(view[at : at + ends[0]].tobytes())
             return
@@ -340,9 +365,18 @@ class _Gather:
             vchannels=tuple(self._names),
             rows=body_rows(self._bodies),
             term=Term(self._term),
+            txns=self._txn_column(),
         )
         self._reset()
         return batch
+
+    def _txn_column(self) -> npt.NDArray[np.void] | None:
+        if not self._txns:
+            return None
+        column = bytearray(16 * self.count)
+        for at, ids in self._txns:
+            column[16 * at : 16 * at + len(ids)] = ids
+        return np.frombuffer(bytes(column), np.dtype("V16"))
 
 
 _TYPE_BYTES: Final = tuple(bytes([value]) for value in range(256))

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.errors import Closed, Corruption, InvalidArgument
-from tidegate.log import block
+from tidegate.errors import Closed, InvalidArgument
 from tidegate.log.batch import Batch
 from tidegate.log.message import NO_POSITION, Message, MessageType, Position, Tick
+from tidegate.log.scan import decode_blocks
 from tidegate.log.write_ahead_buffer import Evicted, Ticked
 from tidegate.ports.tail import Tail, TailSlot, split_address
 from tidegate.runtime.file_cursor import ChannelFiles, FileCursor, Limit, Place
@@ -349,15 +349,12 @@ class ChannelReader:
         return None
 
     def _decode(self, entry: Ticked) -> Iterator[Batch]:
-        for encoded in entry.blocks:
-            view = encoded.view()
-            header = block.decode_header(view, 0)
-            if header is None:
-                raise Corruption("the write-ahead buffer", 0, "not a block")
-            wanted = self._filter(block.decode(view, 0, header))
-            if wanted is not None and int(wanted.positions[0]) < self._start_position:
+        for batch in decode_blocks(encoded.view() for encoded in entry.blocks):
+            wanted = self._filter(batch)
+            if wanted is not None and self._start_position > NO_POSITION:
                 mask = wanted.positions >= self._start_position
-                wanted = wanted.where(mask) if mask.any() else None
+                if not mask.all():
+                    wanted = wanted.where(mask) if mask.any() else None
             if wanted is not None:
                 yield wanted
 
