@@ -17,6 +17,7 @@ import tidegate
 from tidegate import Database, DatabaseSettings
 from tidegate.cli.main import tidegate as command
 from tidegate.cli.status import draw
+from tidegate.database import engine as engine_module
 
 
 def run(*args: str | Path, columns: int = 80, stdin: str | None = None) -> Result:
@@ -35,6 +36,31 @@ def db(tmp_path: Path) -> Iterator[Database]:
     """Without a worker: nothing here needs Spark."""
     with tidegate.open(tmp_path / "shop.tide", settings=DatabaseSettings(pipeline=False)) as found:
         found.sql("CREATE TABLE accounts (id BIGINT PRIMARY KEY, owner STRING, balance DECIMAL(10, 2))")
+        yield found
+
+
+class Silent:
+    """A worker that never reports."""
+
+    pid = 4711
+
+    def send(self, _message: object) -> bool:
+        return True
+
+    def stop(self, _timeout_s: float = 0.0) -> None:
+        pass
+
+    def kill(self) -> None:
+        pass
+
+
+@pytest.fixture
+def held_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    """A pipeline whose worker never reports."""
+    monkeypatch.setattr(engine_module, "spark_worker", lambda *_: Silent())
+    settings = DatabaseSettings(barrier_interval_ms=50)
+    with tidegate.open(tmp_path / "held.tide", settings=settings) as found:
+        found.sql("CREATE TABLE accounts (id BIGINT PRIMARY KEY)")
         yield found
 
 
@@ -99,15 +125,17 @@ class TestStatus:
             text = run("status", db.path).stdout
         assert "pipeline" not in text and "checkpoint" not in text
 
-    def test_says_how_many_epochs_wait_and_that_no_worker_runs(self, db: Database) -> None:
+    def test_says_how_many_epochs_wait_and_for_whom(self, held_up: Database) -> None:
         """Promise 8: what was written and is in no checkpoint waits, and it is told on what."""
-        wait_until(lambda: bool(db.status()["pipeline"].get("uncommitted_epochs")))
-        found = db.status()["pipeline"]
-        assert (found["checkpoint"], found["service_time_text"], found["worker"]) == (0, None, None)
-        assert found["waits_for"] == "the worker has not started yet"
-        text = run("status", db.path).stdout
-        assert "no checkpoint yet" in text and "no worker runs" in text
-        assert "waits: the worker has not started yet" in text or "wait: the worker has not started yet" in text
+        wait_until(lambda: held_up.status()["pipeline"]["worker"] is not None)
+        found = held_up.status()["pipeline"]
+        assert (found["checkpoint"], found["service_time_text"], found["worker"]) == (0, None, Silent.pid)
+        assert found["waits_for"] == f"the worker, process {Silent.pid}, has not finished epoch 1"
+        text = run("status", held_up.path, columns=120).stdout
+        assert "no checkpoint yet" in text and "has not finished epoch 1" in text
+
+    def test_without_a_pipeline_it_says_that_no_worker_runs(self, db: Database) -> None:
+        assert "no worker runs" in run("status", db.path).stdout
 
     def test_says_how_long_the_oldest_append_has_waited_for_its_tick(self, db: Database) -> None:
         """Issue 4: lag per stage."""
@@ -117,9 +145,10 @@ class TestStatus:
             found = db.status()["pipeline"]["lag"]
         assert found["append_to_tick_ms"] >= 600 and found["slowest_channel"] == "data-2"
 
-    def test_says_how_long_an_epoch_has_waited_for_its_checkpoint(self, db: Database) -> None:
+    def test_says_how_long_an_epoch_has_waited_for_its_checkpoint(self, held_up: Database) -> None:
         """Issue 4: lag per stage. Nobody folds here, so the oldest epoch only grows older."""
-        wait_until(lambda: (db.status()["pipeline"]["lag"]["barrier_to_checkpoint_ms"] or 0) > 300)
+        db = held_up
+        wait_until(lambda: (db.status()["pipeline"].get("lag", {}).get("barrier_to_checkpoint_ms") or 0) > 300)
         found = db.status()["pipeline"]["lag"]
         assert found["barrier_to_checkpoint_ms"] == found["barrier_to_report_ms"] > 300
         assert found["tick_to_barrier_ms"] < found["barrier_to_checkpoint_ms"]

@@ -371,8 +371,8 @@ class TestShards:
         table = desk.engine.table("t")
         at = desk.db.wait_visible(None)
         for batch in desk.db.cut_reader.tail(table, tidegate.Timestamp.ZERO, at):
-            for row in changes_of(table, [batch]).to_pylist():
-                for vchannel in batch.vchannels:
+            for at, vchannel in enumerate(batch.vchannels):
+                for row in changes_of(table, [batch.where(batch.vchannel_ids == at)]).to_pylist():
                     shards.setdefault(row["id"], set()).add(vchannel)
         assert set(map(len, shards.values())) == {1} and len(shards) == 200
         used = [next(iter(each)) for each in shards.values()]

@@ -93,8 +93,8 @@ class Server:
 
 class _Flight(flight.FlightServerBase):  # type: ignore[misc]
     def __init__(self, location: str, engine: Engine) -> None:
+        self._engine = engine  # Calls come as soon as it listens, which is inside of this:
         super().__init__(location)
-        self._engine = engine
 
     def do_action(self, _: Any, action: flight.Action) -> Iterator[flight.Result]:
         try:
