@@ -16,6 +16,7 @@ from helpers import eventually
 from tidegate import Database, DatabaseSettings, Timestamp
 from tidegate.database import engine as engine_module
 from tidegate.errors import InvalidArgument, Retryable, Unavailable, WaitTimeout
+from tidegate.pipeline.machines import now_ms
 from tidegate.pipeline.upkeep import Upkeep
 from tidegate.runtime.settings import LogSettings
 
@@ -46,6 +47,26 @@ def at_checkpoint(db: Database, sql: str = "SELECT * FROM t ORDER BY id") -> lis
     return db.query(sql, "eventual").rows()
 
 
+def at_rest(db: Database) -> int:
+    """Wait until what was written is in a checkpoint and no barrier is due or under way; the epoch then."""
+    pipeline = db.engine.pipeline
+
+    def is_at_rest() -> bool:
+        with pipeline._lock:
+            machines = pipeline._machines
+            return (
+                machines is not None
+                and not pipeline._is_dirty
+                and not machines.alignment.pending
+                and not machines.epochs.uncommitted
+                and machines.clock.taken_ms is not None
+                and now_ms() - machines.clock.taken_ms > machines.clock.settings.interval_ms
+            )
+
+    eventually(is_at_rest, 20, "rest")
+    return int(pipeline.pointer.epoch)
+
+
 def test_a_flush_makes_a_checkpoint_of_everything_written_before(open_shop: Opening) -> None:
     """Seed 001: FLUSH; design: `db.flush()`."""
     db = open_shop()
@@ -66,9 +87,7 @@ def test_without_being_asked_it_takes_a_barrier_every_interval_while_something_i
     db.insert("t", {"id": 1, "v": "a"})
     eventually(lambda: at_checkpoint(db) == [{"id": 1, "v": "a"}])
     pipeline = db.engine.pipeline
-    eventually(lambda: pipeline.status()["uncommitted_epochs"] == 0)
-    time.sleep(0.3)
-    epoch = pipeline.pointer.epoch
+    epoch = at_rest(db)
     time.sleep(0.5)
     assert pipeline.pointer.epoch == epoch, "nothing was written"
     db.insert("t", {"id": 2, "v": "b"})
@@ -291,9 +310,7 @@ def test_opening_a_database_where_nothing_was_written_makes_no_epoch_and_starts_
     db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY)")
     db.insert("t", {"id": 1})
     db.flush()
-    eventually(lambda: db.engine.pipeline.status()["uncommitted_epochs"] == 0)
-    time.sleep(0.2)
-    epoch = db.engine.pipeline.pointer.epoch
+    epoch = at_rest(db)
     for _ in range(2):
         db = open_shop()
         time.sleep(0.4)
