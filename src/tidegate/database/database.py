@@ -218,7 +218,7 @@ class Database(TableCalls):
     def _check_names(self) -> None:
         """Forget what was looked up in an older catalog, where that can be known without asking."""
         backend = self.backend
-        if isinstance(backend, LocalBackend) and backend.engine.catalog.version != self._topics_as_of:
+        if type(backend) is LocalBackend and backend.engine.catalog.version != self._topics_as_of:
             self._topics_as_of = backend.engine.catalog.version
             self._forget_names()
 

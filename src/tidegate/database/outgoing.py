@@ -29,14 +29,14 @@ _PLAIN: Final = (dict, bytes, str, list)
 class Outgoing:
     """What a transaction, or a single send, will write. Not thread-safe."""
 
-    __slots__ = ("_channels", "_hashes", "_last", "_limits", "_pieces", "nbytes")
+    __slots__ = ("_channels", "_hashes", "_last", "_pieces", "limits", "nbytes")
 
     def __init__(self, channels: int, limits: Limits | None = None) -> None:
         self._channels = channels
-        self._limits = limits or Limits()
+        self.limits = limits or Limits()
         self._pieces: list[tuple[int, str, MessageType, list[bytes] | pa.RecordBatch]] = []
-        self._last: dict[str, int] = {}
-        """Where the newest messages of a virtual channel stand in `_pieces`."""
+        self._last: dict[tuple[int, int], tuple[MessageType, list[bytes] | pa.RecordBatch]] = {}
+        """The newest messages of a shard, by its topic or table and its number."""
         self._hashes: list[Callable[[], Sequence[int]]] = []
         self.nbytes = 0
 
@@ -64,7 +64,7 @@ class Outgoing:
         """
         if type(value) not in _PLAIN and isinstance(value, pa.RecordBatch | pa.Table):
             return self._add_rows(topic, value, key, turn)
-        body = encode(value, key, headers, bytes_max=self._limits.message_bytes)
+        body = encode(value, key, headers, bytes_max=self.limits.message_bytes)
         shard = 0 if topic.shards == 1 else shard_of(key, topic.shards, turn=turn)
         self._put_body(topic, shard, MessageType.INSERT, body)
         if key is not None:
@@ -100,7 +100,7 @@ class Outgoing:
 
         Raises: `InvalidArgument`, `LimitExceeded`: nothing of it was added.
         """
-        parts, hashes, count = to.take(rows, self._limits, delete=delete, turn=turn)
+        parts, hashes, count = to.take(rows, self.limits, delete=delete, turn=turn)
         kind = MessageType.DELETE if delete else MessageType.INSERT
         for shard, part in parts:
             if isinstance(part, bytes):
@@ -117,7 +117,7 @@ class Outgoing:
         return as_batches(table, [(vchannel, kind, payload) for _, vchannel, kind, payload in self._pieces])
 
     def _check_batch(self, batch: pa.RecordBatch) -> None:
-        limits = self._limits
+        limits = self.limits
         if batch.num_rows > limits.batch_rows:
             raise LimitExceeded(
                 "the number of rows in an Arrow batch", batch.num_rows, limits.batch_rows, "batch_rows_max"
@@ -127,18 +127,15 @@ class Outgoing:
 
     def _put_body(self, to: Topic | Table, shard: int, kind: MessageType, body: bytes) -> None:
         self.nbytes += len(body) + 32
-        at = self._last.get(to.vchannel(shard))
-        if at is not None:
-            _, _, before, payload = self._pieces[at]
-            if before is kind and type(payload) is list:
-                payload.append(body)
-                return
-        self._put(to, shard, kind, [body])
+        last = self._last.get((to.id, shard))
+        if last is not None and last[0] is kind and type(last[1]) is list:
+            last[1].append(body)
+        else:
+            self._put(to, shard, kind, [body])
 
     def _put(self, to: Topic | Table, shard: int, kind: MessageType, payload: list[bytes] | pa.RecordBatch) -> None:
-        vchannel = to.vchannel(shard)
-        self._last[vchannel] = len(self._pieces)
-        self._pieces.append((place(to.id, shard, self._channels), vchannel, kind, payload))
+        self._last[to.id, shard] = kind, payload
+        self._pieces.append((place(to.id, shard, self._channels), to.vchannel(shard), kind, payload))
 
     def writes(self) -> dict[str, list[Piece]]:
         """The messages by channel, in order within each virtual channel."""

@@ -162,24 +162,30 @@ class Transaction:
     def _add(self, topic: Topic, value: Any, key: Key | None, headers: Mapping[str, str] | None) -> bool:
         """Keep a message; whether it has become so much that `_write_ahead` has to follow."""
 
-        def add(outgoing: Outgoing, turn: int) -> None:
-            outgoing.add(topic, value, key=key, headers=headers, turn=turn)
-
-        return self._keep("send", add)
+        database = self._database
+        with self._lock:
+            self._check_open("send")
+            outgoing = self._outgoing
+            if outgoing is None:
+                outgoing = self._outgoing = Outgoing(database.channels, database.limits)
+            outgoing.add(topic, value, key=key, headers=headers, turn=database.next_turn())
+            return self._is_full(outgoing)
 
     def _keep(self, what: str, add: Callable[[Outgoing, int], None]) -> bool:
         """Let `add` put something into what goes out; whether `_write_ahead` has to follow."""
         database = self._database
-        limits = database.limits
         with self._lock:
             self._check_open(what)
             if self._outgoing is None:
-                self._outgoing = Outgoing(database.channels, limits)
+                self._outgoing = Outgoing(database.channels, database.limits)
             add(self._outgoing, database.next_turn())
-            if self._outgoing.nbytes <= limits.buffer_bytes:
-                return False
-            self._begin_call()
-            return True
+            return self._is_full(self._outgoing)
+
+    def _is_full(self, outgoing: Outgoing) -> bool:
+        if outgoing.nbytes <= outgoing.limits.buffer_bytes:
+            return False
+        self._begin_call()
+        return True
 
     def _write_ahead(self) -> None:
         try:

@@ -14,9 +14,11 @@ These numbers are on disk and never change meaning. Arrow rows have no such body
 from __future__ import annotations
 
 from collections.abc import Mapping
-from json import JSONDecoder, JSONEncoder
+from math import isfinite
 from struct import Struct
 from typing import Any, Final
+
+import msgspec
 
 from tidegate.errors import InvalidArgument, LimitExceeded
 
@@ -41,11 +43,11 @@ _U16: Final = Struct("<H")
 _U32: Final = Struct("<I")
 _I64: Final = Struct("<q")
 
-# Circles are found by their depth, in `_check`; the encoder need not look for them again.
-_dump: Final = JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False).encode
-_load: Final = JSONDecoder().decode
+_dump: Final = msgspec.json.Encoder().encode
+_load: Final[Any] = msgspec.json.Decoder().decode
 
-_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+_SCALARS: Final = frozenset({str, int, bool, type(None)})
+"""Written whatever their value is; a float is not when it is NaN or infinite."""
 
 
 class Value:
@@ -73,7 +75,7 @@ class Value:
         """What was sent."""
         if self._flags & 3 == _RAW:
             return self._body[self._at :]
-        return _load(self._body[self._at :].decode())
+        return _load(self._body[self._at :])
 
     @property
     def key(self) -> Key | None:
@@ -92,7 +94,7 @@ class Value:
         if not self._flags & _HEADERS:
             return {}
         at = 1 if not self._flags & _KEY_BITS else 3 + int.from_bytes(self._body[1:3], "little")
-        headers: dict[str, str] = _load(self._body[at + 4 : self._at].decode())
+        headers: dict[str, str] = _load(self._body[at + 4 : self._at])
         return headers
 
     @property
@@ -182,17 +184,19 @@ def _headers(headers: Mapping[str, str]) -> bytes:
 def _json(value: Any, what: str) -> bytes:
     try:
         if _check(value, DEPTH_MAX):
-            return _dump(value).encode()
+            return _dump(value)
     except (ValueError, RecursionError):
-        pass  # NaN, half a surrogate pair, or a number of thousands of digits: looked for below
+        pass  # Half a surrogate pair, or a number of thousands of digits: looked for below.
     raise InvalidArgument(_complaint(value, what, DEPTH_MAX) or f"{what} cannot be written as JSON")
 
 
 def _check(value: Any, depth: int) -> bool:
-    """Whether every part has a type that JSON gives back unchanged, and lies no deeper than `depth`."""
+    """Whether every part is something that JSON gives back unchanged, and lies no deeper than `depth`."""
     kind = type(value)
     if kind in _SCALARS:
         return True
+    if kind is float:
+        return isfinite(value)
     if depth == 0:
         return False
     if kind is dict:
@@ -223,7 +227,7 @@ def _complaint(value: Any, path: str, depth: int) -> str | None:
         for index, each in enumerate(value):
             if (found := _complaint(each, f"{path}[{index}]", depth - 1)) is not None:
                 return found
-    elif kind not in _SCALARS:
+    elif kind is not float and kind not in _SCALARS:
         return f"{path} is {_article(value)}; {_ADVICE.get(kind, 'send it as a str, number, list or dict')}"
     elif kind is str and not _is_text(value):
         return f"{path} holds half a surrogate pair, which is not text; send bytes"
