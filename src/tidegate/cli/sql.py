@@ -1,45 +1,61 @@
-"""`tidegate sql`: statements from the command line or from stdin, rows as a table or as JSON."""
+"""`tidegate sql`: a shell on a terminal; statements from the command line, a file or a pipe for programs."""
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
-from datetime import date
-from decimal import Decimal
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import click
 
-from tidegate.cli.output import json_option, print_json, print_line, print_table, printable, to_json
-from tidegate.cli.reach import path_argument, reach
-from tidegate.errors import TidegateError
+from tidegate.cli.output import json_option
+from tidegate.cli.reach import path_argument
+from tidegate.cli.shell.opening import Opening
+from tidegate.cli.shell.render import CsvRenderer, JsonRenderer, Renderer, TextRenderer
+from tidegate.cli.shell.script import Feed, items
+from tidegate.cli.shell.session import Leave, Session, StatementFailed, read_file
+from tidegate.cli.shell.settings import Settings, read_consistency
+from tidegate.errors import InvalidArgument, TidegateError
 
 if TYPE_CHECKING:
-    from tidegate.database.database import Database
-
-_PART: Final = re.compile(
-    r"""--[^\n]* | /\*.*?(?:\*/|\Z) | (?P<quote>['"`]).*?(?:(?P=quote)|\Z) | ; | [^;'"`/-]+ | .""",
-    re.VERBOSE | re.DOTALL,
-)
-_PROMPT: Final = "tidegate> "
-_NUMBERS: Final = frozenset({int, float, Decimal})
-_WRITES: Final = ("INSERT", "UPDATE", "DELETE")
-_READS: Final = ("SHOW", "DESCRIBE", "SELECT", "WITH", "VALUES")
+    from tidegate.cli.shell.answer import Answer
 
 
 @click.command()
 @path_argument
 @click.argument("statement", required=False)
+@click.option("-c", "--command", "commands", multiple=True, metavar="SQL", help="Run these statements; repeatable.")
+@click.option(
+    "-f", "--file", "files", multiple=True, metavar="FILE", help="Run the statements of FILE (- is stdin); repeatable."
+)
 @click.option("--create", is_flag=True, help="Make the database if there is none at PATH.")
+@click.option(
+    "--consistency",
+    metavar="LEVEL",
+    help="strong, session, bounded, 'bounded 2s', eventual or a Timestamp; session by default.",
+)
 @json_option
-def sql(path: Path, statement: str | None, create: bool, as_json: bool) -> None:
-    """Run STATEMENT in the database at PATH and print its rows; without one, those on stdin, each ended by `;`.
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV: names, then rows.")
+def sql(
+    path: Path,
+    statement: str | None,
+    commands: tuple[str, ...],
+    files: tuple[str, ...],
+    create: bool,
+    consistency: str | None,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Run statements in the database at PATH: STATEMENT, those of -c or -f, or those on stdin; on a terminal, a shell.
 
-    INSERT, UPDATE and DELETE print how many rows they wrote. SELECT has everything that was written before.
+    In the shell a statement ends with `;`, Tab completes, \\? helps. Ctrl-C drops the line or the running query, and
+    Ctrl-D leaves.
 
-    The first statement that fails ends it, and nothing after it runs; on a terminal it goes on with the next.
+    Otherwise the first statement that fails ends it: nothing after it runs, and a transaction that is open is rolled
+    back. --json prints one document a line for each statement.
 
     \b
     Statements:
@@ -57,6 +73,7 @@ def sql(path: Path, statement: str | None, create: bool, as_json: bool) -> None:
       UPDATE name SET column = expression, ... [WHERE condition]
       DELETE FROM name [WHERE condition]
       SELECT ...
+      BEGIN; INSERT, UPDATE and DELETE; COMMIT or ROLLBACK
       CREATE TOPIC [IF NOT EXISTS] name [SHARDS n]
       DROP TOPIC [IF EXISTS] name
       DESCRIBE TOPIC name
@@ -64,106 +81,97 @@ def sql(path: Path, statement: str | None, create: bool, as_json: bool) -> None:
       SHOW SUBSCRIPTIONS [ON topic]
       DROP SUBSCRIPTION [IF EXISTS] name ON topic
       SHOW TRANSACTIONS
+      SET consistency | engine | timeout | limit | expanded | timing = value
+      SHOW SET
 
     \b
     Examples:
+      tidegate sql shop.tide
       tidegate sql shop.tide "CREATE TABLE t (id INT PRIMARY KEY, n INT)" --create
       tidegate sql shop.tide "SELECT n, count(*) FROM t GROUP BY n ORDER BY n"
-      tidegate sql shop.tide "SHOW TOPICS" --json
+      tidegate sql shop.tide -c "BEGIN; UPDATE t SET n = n + 1" -c "COMMIT"
+      tidegate sql shop.tide -f tables.sql --json
+      tidegate sql shop.tide --csv --consistency eventual "TABLE t" > t.csv
       tidegate sql shop.tide < topics.sql
 
-    Exit codes: 0 fine, 1 no such database or a statement failed, 2 usage.
+    Exit codes: 0 fine, 1 no such database or a statement failed, 2 usage, 130 interrupted.
     """
-    if statement is not None and not statement.strip(" \t\r\n;"):
-        raise click.BadParameter(
-            "it is empty; give a statement, or none to read them from stdin.", param_hint="STATEMENT"
-        )
-    with reach(path, "sql", create=create) as db:
-        if statement is not None:
-            for each in split(statement):
-                _run(db, each, as_json)
+    if (statement is not None) + bool(commands) + bool(files) > 1:
+        raise click.UsageError("give STATEMENT, -c or -f, and not several of them")
+    if as_json and as_csv:
+        raise click.UsageError("give --json or --csv, and not both")
+    texts = [statement] if statement is not None else list(commands)
+    for text, hint in zip(texts, ["STATEMENT"] if statement is not None else ["-c"] * len(texts)):
+        if not text.strip(" \t\r\n;"):
+            raise click.BadParameter("it is empty; give a statement, or none to read them from stdin.", param_hint=hint)
+    settings = _consistency(Settings(limit=0), consistency)
+    is_shell = not texts and not files and sys.stdin.isatty() and sys.stdout.isatty()
+    if is_shell:
+        settings = replace(settings, limit=Settings().limit)
+    renderer: Renderer = JsonRenderer() if as_json else CsvRenderer() if as_csv else TextRenderer(footers=is_shell)
+    scripts = [(name, "" if name == "-" else read_file(Path(name))) for name in files]  # Before anything is opened.
+    with closing(Opening(path, create=create)) as opening:
+        session = Session(opening.database, settings, is_terminal=is_shell)
+        if is_shell:
+            from tidegate.cli.shell.terminal import Terminal
+
+            Terminal(path, session, opening, renderer).run()
             return
-        is_terminal = sys.stdin.isatty()
-        for each in _from_stdin(is_terminal):
-            try:
-                _run(db, each, as_json)
-            except TidegateError as error:
-                if not is_terminal:
-                    raise
-                click.echo(f"tidegate: {error}", err=True)
+        with _left(session):
+            for answer in _answers(session, texts, scripts):
+                renderer.show(answer, session.settings)
 
 
-def _run(db: Database, statement: str, as_json: bool) -> None:
-    rows = db.sql(statement)
-    words = statement.upper().split(maxsplit=2)
-    if as_json:
-        for row in rows:
-            print_json(row)
-    elif words[0] in _WRITES:
-        count = rows[0]["rows"]
-        print_line(f"{count:,} row{'' if count == 1 else 's'}")
-    elif words[:2] == ["SHOW", "CREATE"]:
-        for line in rows[0]["statement"].splitlines():
-            click.echo(printable(line))  # As it is, so that it can be run again.
-    elif rows:
-        titles = list(rows[0])
-        right = " ".join(name for name in titles if _is_numeric([row[name] for row in rows]))
-        print_table(titles, [[_cell(row[name]) for name in titles] for row in rows], right=right)
-    else:
-        print_line("no rows" if words[0].lstrip("(") in _READS else "done")
+def _answers(session: Session, texts: list[str], scripts: list[tuple[str, str]]) -> Iterator[Answer]:
+    for number, text in enumerate(texts, 1):
+        found = items(text)
+        name = "-c" if len(texts) == 1 else f"-c {number}"
+        for item in found:
+            # Where it stands is worth saying only if there is more than one place.
+            yield from session.run(item) if len(found) == len(texts) == 1 else session.run_at(item, name)
+    for name, text in scripts:
+        yield from _stdin(session) if name == "-" else session.run_script(text, name)
+    if not texts and not scripts:
+        yield from _stdin(session)
 
 
-def _is_numeric(values: list[Any]) -> bool:
-    kinds = {type(each) for each in values} - {type(None)}
-    return bool(kinds) and kinds <= _NUMBERS
-
-
-def _cell(value: Any) -> str:
-    match value:
-        case None:
-            return ""
-        case str():
-            return printable(value)
-        case Decimal() | date():
-            return str(value)
-        case list() if all(isinstance(each, str) for each in value):
-            return printable(", ".join(value))
-        case _:
-            return printable(to_json(value))
-
-
-def _from_stdin(is_terminal: bool) -> Iterator[str]:
+def _stdin(session: Session) -> Iterator[Answer]:
     """Statements as they are completed, and what is left at the end."""
-    text = ""
-    while True:
-        if is_terminal:
-            click.echo(_PROMPT if not text.strip() else "      ... ", nl=False, err=True)
-        line = sys.stdin.readline()
-        text += line
-        parts = list(split(text, keep_rest=bool(line)))
-        yield from parts[:-1] if line else parts
-        if not line:
-            return
-        text = parts[-1]
+    feed = Feed()
+    name = "<stdin>"
+    for line in sys.stdin:
+        for item in feed.add(line):
+            yield from session.run_at(item, name)
+    try:
+        rest = feed.end()
+    except InvalidArgument as error:
+        raise StatementFailed(f"{name}: {error}") from error
+    for item in rest:
+        yield from session.run_at(item, name)
 
 
-def split(text: str, *, keep_rest: bool = False) -> Iterator[str]:
-    """The statements of a text, without empty ones; a `;` in quotes or a comment ends none.
+@contextmanager
+def _left(session: Session) -> Iterator[None]:
+    """End a transaction that is still open. Raises: `InvalidArgument` if nothing else had failed: its work is lost."""
+    try:
+        yield
+    except Leave:
+        pass
+    except BaseException:
+        note = session.close()
+        if note:
+            click.echo(f"tidegate: {note}", err=True)
+        raise
+    note = session.close()
+    if note:
+        raise InvalidArgument(f"the statements end without COMMIT: {note}")
 
-    With `keep_rest` the last one yielded is what follows the last `;`, as it is.
-    """
-    parts: list[str] = []
-    has_words = False
-    for match in _PART.finditer(text):
-        found = match.group()
-        if found == ";":
-            if has_words:
-                yield "".join(parts).strip()
-            parts, has_words = [], False
-            continue
-        parts.append(found)
-        has_words = has_words or (bool(found.strip()) and not found.startswith(("--", "/*")))
-    if keep_rest:
-        yield "".join(parts)
-    elif has_words:
-        yield "".join(parts).strip()
+
+def _consistency(settings: Settings, text: str | None) -> Settings:
+    if text is None:
+        return settings
+    try:
+        level, staleness_s = read_consistency(text)
+    except TidegateError as error:
+        raise click.BadParameter(str(error), param_hint="--consistency") from error
+    return replace(settings, consistency=level, staleness_s=staleness_s)

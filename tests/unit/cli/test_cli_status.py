@@ -15,7 +15,6 @@ from click.testing import CliRunner, Result
 import tidegate
 from tidegate import Database
 from tidegate.cli.main import tidegate as command
-from tidegate.cli.sql import split
 from tidegate.database.report import Rates
 
 
@@ -194,7 +193,7 @@ class TestSql:
     def test_rows_are_a_table_or_json(self, db: Database) -> None:
         text = run("sql", db.path, "SHOW TOPICS").stdout
         assert "audit" in text and "shards" in text
-        (row,) = [json.loads(line) for line in run("sql", db.path, "SHOW TOPICS", "--json").stdout.splitlines()]
+        (row,) = json.loads(run("sql", db.path, "SHOW TOPICS", "--json").stdout)["rows"]
         assert (row["name"], row["shards"]) == ("audit", 4)
 
     def test_a_database_is_made_only_on_request(self, tmp_path: Path) -> None:
@@ -207,7 +206,9 @@ class TestSql:
         text = "CREATE TOPIC one; -- not; here\nCREATE TOPIC\n two;\n\nSHOW TOPICS"
         result = run("sql", db.path, "--json", stdin=text)
         assert result.exit_code == 0, result.output
-        assert [json.loads(line)["name"] for line in result.stdout.splitlines()] == ["audit", "one", "two"]
+        last = json.loads(result.stdout.splitlines()[-1])
+        assert (last["statement"], last["line"]) == ("SHOW TOPICS", 5)
+        assert [each["name"] for each in last["rows"]] == ["audit", "one", "two"]
 
     def test_the_first_that_fails_ends_it(self, db: Database) -> None:
         result = run("sql", db.path, stdin="CREATE TOPIC one; DROP TOPIC nothing; CREATE TOPIC two;")
@@ -226,20 +227,3 @@ class TestSql:
         txn = db.transaction()
         assert str(txn.id) in run("sql", db.path, "SHOW TRANSACTIONS", columns=160).stdout
         assert "no rows" in run("sql", db.path, "SHOW SUBSCRIPTIONS").stdout
-
-    @pytest.mark.parametrize(
-        ("text", "parts"),
-        [
-            ("a;b", ["a", "b"]),
-            ("a ; ; b;", ["a", "b"]),
-            ("a 'x;y' b; c", ["a 'x;y' b", "c"]),
-            ('a "x;y"; `;`', ['a "x;y"', "`;`"]),
-            ("a -- b; c\nd; e", ["a -- b; c\nd", "e"]),
-            ("a /* b; c */ d; e", ["a /* b; c */ d", "e"]),
-            ("a - b / c; d", ["a - b / c", "d"]),
-            ("-- only a comment;\n/* and; another */ ;", []),
-            ("a 'open; b", ["a 'open; b"]),
-        ],
-    )
-    def test_a_semicolon_in_quotes_or_a_comment_ends_nothing(self, text: str, parts: list[str]) -> None:
-        assert list(split(text)) == parts

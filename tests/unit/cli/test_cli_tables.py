@@ -79,16 +79,17 @@ class TestSql:
         delete = run("sql", db.path, "DELETE FROM accounts WHERE id > 90")
         said = [each.stdout for each in (insert, kept, update, delete)]
         assert said == ["2 rows\n", "1 row\n", "1 row\n", "0 rows\n"]
-        assert json.loads(run("sql", db.path, "DELETE FROM accounts", "--json").stdout) == {"rows": 3}
+        found = json.loads(run("sql", db.path, "DELETE FROM accounts", "--json").stdout)
+        assert (found["statement"], found["written"]) == ("DELETE", 3)
 
-    def test_a_query_prints_its_rows_with_numbers_to_the_right_and_nulls_empty(self, db: Database) -> None:
+    def test_a_query_prints_its_rows_with_numbers_to_the_right_and_nulls_named(self, db: Database) -> None:
         db.sql("INSERT INTO accounts VALUES (1, 'ann', 10.5), (20, 'bo', NULL)")
         lines = run("sql", db.path, "SELECT id, owner, balance FROM accounts ORDER BY id").stdout.splitlines()
         assert [line.rstrip() for line in lines] == [
             "id  owner  balance",
             "──────────────────",
             " 1  ann      10.50",
-            "20  bo",
+            "20  bo        NULL",
         ]
         assert run("sql", db.path, "WITH a AS (SELECT 1 AS n) SELECT n FROM a WHERE n = 2").stdout == "no rows\n"
 
