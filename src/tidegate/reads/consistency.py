@@ -8,8 +8,8 @@
 
 "Before the read was asked for" is the owner's time, from the oracle; a reader's clock is never asked (seed 004).
 
-Invariants: a session's reads never go back, whatever their level, but for a Timestamp that is named. No read is older
-than the last change of the tables it reads.
+Invariants: a session's reads never go back, whatever their level, and none is older than the last change of the tables
+it reads; both but for a Timestamp that is named, which is read as it was.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class Asked:
             return self
         if isinstance(staleness_s, bool) or not isinstance(staleness_s, int | float) or not 0 <= staleness_s < 1e9:
             raise InvalidArgument(f"`staleness` is a number of seconds, 0 or more, not {staleness_s!r}")
-        return replace(self, staleness_ms=round(staleness_s * 1000))
+        # Whole milliseconds and never more than was asked for; but 1.001 s are 1,001 ms.
+        return replace(self, staleness_ms=int(staleness_s * 1000 + 1e-6))
 
     def __str__(self) -> str:
         if self.level == "timestamp":
@@ -74,7 +75,7 @@ def asked(consistency: Consistency | str, staleness_s: float | None = None) -> A
     Raises: `InvalidArgument`, naming the levels there are.
     """
     if isinstance(consistency, Timestamp):
-        return Asked("timestamp", at=consistency)
+        return Asked("timestamp", at=consistency).with_staleness(staleness_s)
     for level in LEVELS:
         if consistency == level:
             return Asked(level).with_staleness(staleness_s)
