@@ -64,6 +64,10 @@ class Waiting:
         self._stall_ms = stall_ms
         self._service: Timestamp | None = None
 
+    def touch(self, now_ms: int) -> None:
+        """Something else moves on which the service time will."""
+        self._moved_ms = max(self._moved_ms, now_ms)
+
     def look(self, service: Timestamp, now_ms: int) -> Ready | LookAgain | GiveUp:
         """Judge by the service time as of now."""
         if service >= self._needed:
