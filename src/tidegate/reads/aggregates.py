@@ -17,9 +17,9 @@ from tidegate.reads.spark_types import (
     DOUBLE,
     INT,
     LONG,
+    VOID,
     NeedsSpark,
     Typed,
-    VOID,
     decimal,
     duck,
     has_float,
@@ -134,7 +134,7 @@ for _name in ("min", "max"):
         check(args, 1)
         if is_nested(args[0].type):
             raise WrongArguments
-        return Aggregate(f"{name}({args[0].sql})", args[0].type)
+        return Aggregate(f"{name}({distinct}{args[0].sql})", args[0].type)
 
 
 def _of_doubles(name: str, count: int) -> Callable[[Sequence[Typed], str], Aggregate]:
@@ -175,7 +175,7 @@ def _percentile(args: Sequence[Typed], distinct: str) -> Aggregate:
 def _of_conditions(name: str) -> Callable[[Sequence[Typed], str], Aggregate]:
     def found(args: Sequence[Typed], distinct: str) -> Aggregate:
         check(args, 1)
-        if args[0].type != BOOL:
+        if args[0].type != BOOL or distinct:
             raise WrongArguments
         return Aggregate(f"{name}({args[0].sql})", BOOL)
 
@@ -200,8 +200,7 @@ def _collect_list(args: Sequence[Typed], distinct: str) -> Aggregate:
 
 @_aggregate("collect_set")
 def _collect_set(args: Sequence[Typed], distinct: str) -> Aggregate:
-    found: Aggregate = AGGREGATES["collect_list"](args, "DISTINCT ")
-    return found
+    return AGGREGATES["collect_list"](args, distinct or "DISTINCT ")
 
 
 for _name in ("max_by", "min_by"):
@@ -218,12 +217,16 @@ for _name in ("max_by", "min_by"):
 @_aggregate("first", "first_value", "any_value")
 def _first(args: Sequence[Typed], distinct: str) -> Aggregate:
     check(args, 1)
+    if distinct:
+        raise WrongArguments
     return Aggregate(f"first({args[0].sql})", args[0].type)
 
 
 @_aggregate("last", "last_value")
 def _last(args: Sequence[Typed], distinct: str) -> Aggregate:
     check(args, 1)
+    if distinct:
+        raise WrongArguments
     return Aggregate(f"last({args[0].sql})", args[0].type)
 
 

@@ -54,7 +54,8 @@ MACROS: Final = (
     r" WHEN regexp_matches(spark_trimmed(x), '^[+-]?[0-9]{5,}') THEN error('Spark alone answers this: the date ' || x)"
     r" ELSE error('cannot cast ''' || x || ''' to DATE') END AS DATE)",
     r"spark_ntz(x) AS CAST(CASE WHEN x IS NULL THEN NULL"
-    r" WHEN regexp_full_match(spark_trimmed(x), '[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?)?')"
+    r" WHEN regexp_full_match(spark_trimmed(x),"
+    r" '[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?)?')"
     r" THEN replace(spark_trimmed(x), 'T', ' ')"
     r" WHEN regexp_full_match(spark_trimmed(x), '[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}[ T][0-9]{2}:[0-9]{2}')"
     r" THEN replace(spark_trimmed(x), 'T', ' ') || ':00'"

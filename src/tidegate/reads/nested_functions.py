@@ -87,7 +87,7 @@ def at(arg: Typed, key: Typed) -> Result:
     """`arg[key]`: of an array from 0 on, of a map by its key. Raises: `NeedsSpark`."""
     if is_list(arg.type) and is_integer(key.type):
         return f"spark_at({arg.sql}, {key.sql})", arg.type.value_type
-    if is_map(arg.type) and (key.type == arg.type.key_type or is_integer(key.type) and is_integer(arg.type.key_type)):
+    if is_map(arg.type) and (key.type == arg.type.key_type or (is_integer(key.type) and is_integer(arg.type.key_type))):
         type = wider(arg.type.key_type, key.type, "a key")
         if type != arg.type.key_type:
             raise NeedsSpark("a key wider than those of the map")

@@ -1,6 +1,7 @@
-"""Queries: SELECT, its clauses, and what is made of several. Every column of every query is c0, c1 and so on for DuckDB.
+"""Queries: SELECT, its clauses, and what is made of several.
 
-So no name of Spark's can mean something else to DuckDB; the names are kept beside.
+Every column of every query is c0, c1 and so on for DuckDB: no name of Spark's can mean something else there. The names
+are kept beside.
 """
 
 from __future__ import annotations
@@ -15,12 +16,17 @@ from sqlglot import exp
 from tidegate.errors import NotFound
 from tidegate.reads.aggregates import AGGREGATES, one_zero
 from tidegate.reads.casts import cast
-from tidegate.reads.expressions import Expressions, direction, only
+from tidegate.reads.expressions import Expressions, direction
+from tidegate.reads.operators import only
 from tidegate.reads.scope import Scope
 from tidegate.reads.sources import Schemas, Sources, is_generator
 from tidegate.reads.spark_types import NeedsSpark, Typed, is_float, is_nested, shown, wider
 
-_SET_OPERATIONS: Final = {exp.Union: "UNION", exp.Intersect: "INTERSECT", exp.Except: "EXCEPT"}
+_SET_OPERATIONS: Final[dict[type[exp.Expr], str]] = {
+    exp.Union: "UNION",
+    exp.Intersect: "INTERSECT",
+    exp.Except: "EXCEPT",
+}
 Columns = list[Typed]
 
 
@@ -196,7 +202,7 @@ class Queries:
             return ""
         only(order, "expressions")
         outputs = {(each.alias or each.name).casefold(): each for each in items}
-        scope = Scope(outer=sources.scope, names={name: each for name, each in outputs.items()})
+        scope = Scope(outer=sources.scope, names=outputs)
         write = Expressions(scope, self.write, windows)
         positions = {each.sql: index for index, each in reversed(list(enumerate(items)))}
         keys = []

@@ -1,7 +1,7 @@
 """A regular expression of Java's as RE2 reads it: the part of the language in which both mean the same.
 
-Both prefer the leftmost and first alternative. What RE2 does not have (looking around, possessive quantifiers, references
-back) or reads differently is refused, or written out; what depends on the text is a condition on it.
+Both prefer the leftmost and first alternative. What RE2 does not have (looking around, possessive quantifiers,
+references back) or reads differently is refused, or written out; what depends on the text is a condition on it.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ def to_re2(pattern: str) -> Regex:
             unless.add(_NOT_ASCII)
             out.append("(?i)")
             at += 3
-        elif pattern.startswith("(?", at) and not pattern.startswith("(?:", at):
-            raise refusal
-        elif char in "*+?}" and following == "+":
-            raise refusal
-        elif char == "{" and not re.match(r"\{\d{1,3}(,\d{0,3})?\}", pattern[at:]):
+        elif (
+            (pattern.startswith("(?", at) and not pattern.startswith("(?:", at))
+            or (char in "*+?}" and following == "+")
+            or (char == "{" and not re.match(r"\{\d{1,3}(,\d{0,3})?\}", pattern[at:]))
+        ):
             raise refusal
         else:
             out.append(char)

@@ -10,7 +10,8 @@ from sqlglot import exp
 
 from tidegate.errors import NotFound
 from tidegate.reads.casts import cast
-from tidegate.reads.expressions import Expressions, QueryCompiler, only
+from tidegate.reads.expressions import Expressions
+from tidegate.reads.operators import QueryCompiler, only
 from tidegate.reads.scope import Column, Scope, Source
 from tidegate.reads.spark_types import INT, LONG, NeedsSpark, Typed, is_list, is_map, quoted, shown, spark_type, wider
 
@@ -122,7 +123,7 @@ class Sources:
         ]
         if len({len(row) for row in rows}) != 1:
             raise NeedsSpark("VALUES of different lengths")
-        types = list(_all_wider(each) for each in zip(*rows))
+        types = [_all_wider(each) for each in zip(*rows)]
         lines = ", ".join(
             "(" + ", ".join(cast(each.sql, each.type, type) for each, type in zip(row, types)) + ")" for row in rows
         )
@@ -138,7 +139,8 @@ class Sources:
         only(node, "this", "side", "kind", "on", "using")
         side, kind = (node.args.get("side") or "").upper(), (node.args.get("kind") or "").upper()
         source, sql = self._source(node.this)
-        on, using = node.args.get("on"), node.args.get("using")
+        on: Any = node.args.get("on")
+        using = node.args.get("using")
         if kind == "CROSS" or not (on or using):
             if side or kind not in ("CROSS", "INNER", "") or on or using:
                 raise NeedsSpark(f"{side} {kind} JOIN without a condition".strip())

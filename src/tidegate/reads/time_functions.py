@@ -9,7 +9,16 @@ from typing import Final
 import pyarrow as pa
 
 from tidegate.reads.casts import cast, naive
-from tidegate.reads.spark_functions import Result, WrongArguments, check, function, integer, literal_string
+from tidegate.reads.spark_functions import (
+    FUNCTIONS,
+    Function,
+    Result,
+    WrongArguments,
+    check,
+    function,
+    integer,
+    literal_string,
+)
 from tidegate.reads.spark_types import (
     DATE,
     INT,
@@ -89,13 +98,16 @@ def zoned(sql: str) -> str:
     return f"({sql} AT TIME ZONE 'UTC')"
 
 
-for _name in _PARTS:
-
-    @function(_name)
-    def _part(args: Sequence[Typed], name: str = _name) -> Result:
+def _part_of(name: str) -> Function:
+    def found(args: Sequence[Typed]) -> Result:
         check(args, 1)
         x = time(args[0]) if name in ("hour", "minute", "second") else date(args[0])
         return f"CAST({_PARTS[name].format(x=x)} AS INTEGER)", INT
+
+    return found
+
+
+FUNCTIONS.update((each, _part_of(each)) for each in _PARTS)
 
 
 def extract(part: str, arg: Typed) -> Result:
@@ -105,7 +117,7 @@ def extract(part: str, arg: Typed) -> Result:
         return f"CAST(epoch_us({time(arg)}) % 60000000 / 1000000 AS DECIMAL(8, 6))", decimal(8, 6)
     if part not in _EXTRACTED:
         raise NeedsSpark(f"EXTRACT({part})")
-    return _part([arg], name=_EXTRACTED[part])
+    return FUNCTIONS[_EXTRACTED[part]]([arg])
 
 
 @function("date_part", "datepart")

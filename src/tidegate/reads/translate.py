@@ -17,7 +17,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.parsers.spark import SparkParser
 
 from tidegate.errors import InvalidArgument
-from tidegate.reads import aggregates, casts, nested_functions, spark_functions, time_functions
+from tidegate.reads import aggregates, casts, nested_functions, spark_functions, text_functions, time_functions
 from tidegate.reads.casts import UNANSWERED
 from tidegate.reads.queries import Queries
 from tidegate.reads.sources import Schemas
@@ -30,7 +30,7 @@ _PARSER: Any = type(DIALECT).Parser
 
 
 class Translated(NamedTuple):
-    """A query for DuckDB. Its columns are called c0, c1 and so on there; `as_spark` gives them their names and types."""
+    """A query for DuckDB. Its columns are called c0, c1 and so on there; `as_spark` gives them names and types."""
 
     sql: str
     names: Sequence[str]
@@ -46,7 +46,7 @@ def _explicit(node: Any) -> Any:
 class _Parser(_PARSER):  # type: ignore[misc]
     """Reads every function as it is called: what it means is said here and not by sqlglot."""
 
-    FUNCTIONS: ClassVar = {}
+    FUNCTIONS: ClassVar[dict[str, Any]] = {}
     FUNCTION_PARSERS: ClassVar = {
         "CAST": lambda self: _explicit(self._parse_cast(True)),
         "TRY_CAST": lambda self: _explicit(self._parse_cast(False, safe=True)),
@@ -74,7 +74,7 @@ SETUP: Final[Sequence[str]] = (
     "SET default_null_order = 'NULLS_FIRST_ON_ASC_LAST_ON_DESC'",
     *(
         f"CREATE OR REPLACE TEMP MACRO {each}"
-        for module in (casts, spark_functions, time_functions, nested_functions, aggregates)
+        for module in (casts, spark_functions, text_functions, time_functions, nested_functions, aggregates)
         for each in module.MACROS
     ),
 )
