@@ -7,16 +7,18 @@ import time
 
 import pytest
 
+import tidegate
+from tidegate import DatabaseSettings, LogSettings
 from tidegate.barrier.cut import Cut, Epoch, Place, encode_cut
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import Corruption
 from tidegate.log.message import NO_POSITION, Position
-from tidegate.spark.cuts import CutFile, Limits, Point
+from tidegate.spark.cuts import CutFile, Limits, Point, Ticks
 
 
-def cut(epoch: int, messages: int = 10) -> Cut:
+def cut(epoch: int, messages: int = 10, nbytes: int = 0) -> Cut:
     places = {"a": Place(Position(messages * epoch), Timestamp(100 * epoch))}
-    return Cut(Epoch(epoch), Timestamp(100 * (epoch - 1)), Timestamp(100 * epoch), places)
+    return Cut(Epoch(epoch), Timestamp(100 * (epoch - 1)), Timestamp(100 * epoch), places, nbytes=nbytes)
 
 
 @pytest.fixture
@@ -39,6 +41,45 @@ def test_a_limit_of_epochs_or_messages_takes_at_least_one_epoch(file):
     assert file.latest(one, Limits(messages=25)).epoch == 3
     assert file.latest(one, Limits(messages=1)).epoch == 2
     assert file.latest(one, Limits(epochs=3, messages=25)).epoch == 3
+
+
+def test_a_limit_of_bytes_takes_at_least_one_epoch_and_not_one_too_many(file):
+    file.append(*[cut(number, nbytes=size) for number, size in enumerate((500, 40, 40, 0, 40), 1)])
+    assert file.latest(Point(), Limits(bytes=100)).epoch == 1
+    one = Point(1, Timestamp(100))
+    assert file.latest(one, Limits(bytes=100)).epoch == 4
+    assert file.latest(one, Limits(bytes=120)).epoch == 5
+    assert file.latest(one, Limits(epochs=2, bytes=120)).epoch == 3
+    assert file.latest(one, Limits(bytes=1)).epoch == 2
+
+
+def test_without_recorded_cuts_a_limit_of_bytes_or_messages_ends_at_segments_and_at_least_one_passes(tmp_path):
+    """Whoever follows them reads everything, in order, in steps that are bounded."""
+    segment_bytes = 16 << 10
+    settings = DatabaseSettings(log=LogSettings(tick_interval_ms=5, segment_bytes=segment_bytes), channels=2)
+    with tidegate.open(tmp_path / "shop.tide", settings=settings) as db:
+        db.sql("CREATE TOPIC audit SHARDS 2")
+        for number in range(60):
+            with db.transaction() as txn:
+                txn.send("audit", {"n": number, "text": "x" * 2000}, key=number)
+        last = txn.commit_timestamp
+        db.engine.wait_until_visible(last)
+        ticks = Ticks(db.path, db.engine.channels)
+        assert ticks.latest(Point()).timestamp >= last
+
+        def steps(limits: Limits) -> list[Point]:
+            found = [Point()]
+            while found[-1].timestamp < last:
+                found.append(ticks.latest(found[-1], limits))
+                assert found[-1].timestamp > found[-2].timestamp
+            return found[1:]
+
+        least = steps(Limits(bytes=1))
+        assert steps(Limits(messages=1))[:6] == least[:6]  # The last one ends at the newest tick, which moves on.
+        assert len(least) >= 6
+        # Each holds at most the segments that it ends, and those that it cuts: one in each channel.
+        assert len(steps(Limits(bytes=6 * segment_bytes))) <= len(least) / 2
+        assert len(steps(Limits(bytes=1 << 30, messages=1 << 30))) == 1
 
 
 def test_a_line_that_is_not_whole_yet_is_not_read(file):

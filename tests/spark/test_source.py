@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 
@@ -141,3 +142,45 @@ def test_a_tables_changes_are_rows_with_their_time_and_what_became_of_them(spark
         (2, "bo", None, None, 1, int(txn.commit_timestamp)),
         (2, None, None, None, -1, int(later.commit_timestamp)),
     ]
+
+
+def test_a_partition_has_all_that_reading_needs_and_looks_nothing_up(bench, tmp_path, monkeypatch):
+    """The catalog is asked once a batch, where the batch is planned; also for schemas newer than the stream's."""
+    from tidegate.pipeline.catalog_file import write_catalog
+    from tidegate.spark import reading
+    from tidegate.spark.source import TidegateStreamReader
+
+    bench.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v STRING) SHARDS 3")
+    bench.db.insert("t", [{"id": id, "v": "old"} for id in range(4)])
+    cuts = CutFile(tmp_path / "cuts")
+    cuts.append(bench.cut())
+    reader = TidegateStreamReader({"path": str(bench.path), "table": "t", "cuts": str(cuts.path)})
+    bench.db.sql("ALTER TABLE t ADD COLUMN more BIGINT")
+    bench.db.insert("t", [{"id": id, "v": "new", "more": id} for id in range(4, 8)])
+    newest = bench.cut()
+    for version in (None, bench.db.engine.catalog.version):  # As told by the log, and by the catalog's file.
+        if version is not None:
+            write_catalog(bench.path, bench.db.engine.catalog)
+        monkeypatch.setattr(reader._points, "catalog_version", lambda _, version=version: version)
+        end = {"epoch": newest.epoch, "timestamp": int(newest.timestamp)}
+        with monkeypatch.context() as patch:
+            if version is not None:
+                patch.setattr(reading, "catalog_log", None)
+            planned = reader.partitions(reader.initialOffset(), end)
+        with monkeypatch.context() as patch:
+            patch.setattr(reading, "catalog_log", None)
+            patch.setattr(reading, "newest_catalog", None)
+            read = [rows for each in pickle.loads(pickle.dumps(planned)) for rows in reader.read(each)]
+        found = sorted((row["id"], row["v"]) for rows in read for row in rows.to_pylist())
+        assert found == [(id, "old" if id < 4 else "new") for id in range(8)]
+
+
+def test_the_catalog_in_the_log_is_read_on_and_is_what_reading_it_all_gives(bench):
+    from tidegate.spark.reading import CatalogLog
+
+    following = CatalogLog(str(bench.path))
+    for number in range(3):
+        bench.db.sql(f"CREATE TABLE t{number} (id BIGINT)")
+        bench.cut()
+        found = following.now().snapshot()
+        assert found == CatalogLog(str(bench.path)).now().snapshot() == bench.db.engine.catalog.snapshot()

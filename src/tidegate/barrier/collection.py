@@ -5,7 +5,8 @@
 Every channel belongs to one worker's share. A checkpoint commits when every worker has reported its share of the span,
 strictly in order, one commit at a time; a report that is late, repeated, foreign or of an old term changes nothing.
 
-*Spans.* Workers take the same spans: all up to the newest checkpoint cut, when one of them has nothing left to do.
+*Spans.* Workers take the same spans: all up to the newest checkpoint cut, when one of them has nothing left to do, but
+no more than a number of epochs and about a number of bytes; one epoch always passes.
 At most `ahead_max` spans with a checkpoint wait for their commit, so who is slow gets larger spans, and everybody else
 with him. A worker may be bound to a span by its own offset log (`register(redo=)`); then the others stop there too.
 
@@ -82,6 +83,7 @@ class Epochs:
         now_ms: int = 0,
         ahead_max: int = 2,
         span_epochs_max: int = 600,
+        span_bytes_max: int = 512 << 20,
     ) -> None:
         """`pointer` was claimed by `term` already; `cuts` are the recorded ones from the pointer's epoch on.
 
@@ -89,8 +91,11 @@ class Epochs:
         """
         if pointer.term != term:
             raise InvariantBroken(f"checkpoint {pointer.checkpoint} is claimed by term {pointer.term}, not by {term}")
-        if ahead_max < 1 or span_epochs_max < 1:
-            raise InvalidArgument(f"`ahead_max` and `span_epochs_max` are at least 1: {ahead_max}, {span_epochs_max}")
+        if min(ahead_max, span_epochs_max, span_bytes_max) < 1:
+            raise InvalidArgument(
+                f"`ahead_max`, `span_epochs_max` and `span_bytes_max` are at least 1: {ahead_max}, {span_epochs_max},"
+                f" {span_bytes_max}"
+            )
         self.term = term
         self.pointer = pointer
         """The last checkpoint: all that readers see."""
@@ -104,6 +109,7 @@ class Epochs:
         self._channels = tuple(sorted(set(channels)))
         self._ahead_max = ahead_max
         self._span_epochs_max = span_epochs_max
+        self._span_bytes_max = span_bytes_max
         self._cuts: dict[Epoch, Cut] = {}
         self._recorded_ms: dict[Epoch, int] = {}
         self._targets: list[Epoch] = []
@@ -378,12 +384,23 @@ class Epochs:
         waiting = sum(self._has_checkpoint(a, b) for a, b in zip([self.base, *self._targets], self._targets))
         if waiting >= self._ahead_max:
             return None
-        reach = range(begin + 1, min(max(self._cuts, default=0), begin + self._span_epochs_max) + 1)
-        found = [Epoch(epoch) for epoch in reach if self._cuts[Epoch(epoch)].is_checkpoint] or [*map(Epoch, reach)]
+        reach = self._reach(begin)
+        found = [epoch for epoch in reach if self._cuts[epoch].is_checkpoint] or reach
         if not found:
             return None
         self._targets.append(found[-1])
         return found[-1]
+
+    def _reach(self, begin: Epoch) -> list[Epoch]:
+        """The epochs behind `begin` that one span may take: at least one, if there is any."""
+        found: list[Epoch] = []
+        nbytes = 0
+        for epoch in range(begin + 1, min(max(self._cuts, default=0), begin + self._span_epochs_max) + 1):
+            nbytes += self._cuts[Epoch(epoch)].nbytes
+            if found and nbytes > self._span_bytes_max:
+                break
+            found.append(Epoch(epoch))
+        return found
 
     def _try_commit(self, now_ms: int) -> tuple[Effect, ...]:
         if self.committing is not None or not self.workers or self._must_share_out:

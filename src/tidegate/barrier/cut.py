@@ -51,6 +51,8 @@ class Cut:
     is_checkpoint: bool = True
     catalog_version: int = 0
     """The newest version of the catalog at or below `timestamp`."""
+    nbytes: int = 0
+    """About how much of the log its epoch is; 0 where that is not known."""
 
     def __post_init__(self) -> None:
         if self.epoch < 1 or self.since >= self.timestamp:
@@ -128,6 +130,7 @@ def encode_cut(cut: Cut) -> bytes:
             "checkpoint": cut.is_checkpoint,
             "catalog": cut.catalog_version,
             "places": {name: [place.position, int(place.tick)] for name, place in sorted(cut.places.items())},
+            **({"bytes": cut.nbytes} if cut.nbytes else {}),
         }
     )
 
@@ -147,6 +150,7 @@ def decode_cut(data: bytes) -> Cut:
             places,
             bool(read["checkpoint"]),
             int(read["catalog"]),
+            int(read.get("bytes", 0)),
         )
     except (ValueError, KeyError, TypeError, AttributeError, InvariantBroken) as error:
         raise Corruption("a record of a cut", 0, f"it cannot be read ({type(error).__name__}: {error})") from error

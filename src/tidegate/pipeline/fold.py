@@ -3,8 +3,9 @@
 Reads the span between two cuts, transactions whole, keeps of each key its last change, and writes Parquet files that
 nobody sees before a checkpoint names them. Done again it writes the same rows under other names.
 
-Memory is bounded: what has gathered is written when it is more than `CHUNK_BYTES`; a shard then has several files of
-one span, and the newest change of a key wins among them as among all others.
+Memory is bounded, however long the span: what has gathered is written when a shard has more than `CHUNK_BYTES`, and of
+the largest when all together have more than `SHARE_BYTES`; a shard then has several files of one span, and the newest
+change of a key wins among them as among all others.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tidegate.tables.schema import Table
 from tidegate.topics.routing import place
 
 CHUNK_BYTES: Final = 96 << 20
+SHARE_BYTES: Final = 256 << 20
 _READ_S: Final = 30.0
 ROWS: Final = frozenset({MessageType.INSERT, MessageType.UPSERT, MessageType.DELETE})
 
@@ -68,6 +70,7 @@ def fold(share: Share) -> Iterator[dict[str, Any]]:
     if not shards:
         return
     gathering = {vchannel: _Shard(database, table, number, share) for vchannel, (table, number) in shards.items()}
+    gathered = 0
     for batch in _visible(database, share, frozenset(shards)):
         for at, vchannel in enumerate(batch.vchannels):
             shard = gathering.get(vchannel)
@@ -75,7 +78,13 @@ def fold(share: Share) -> Iterator[dict[str, Any]]:
                 continue
             mine = batch if len(batch.vchannels) == 1 else batch.where(batch.vchannel_ids == at)
             if len(mine):
+                gathered -= shard.nbytes
                 yield from shard.add(mine)
+                gathered += shard.nbytes
+        while gathered > SHARE_BYTES:
+            largest = max(gathering.values(), key=lambda each: each.nbytes)
+            gathered -= largest.nbytes
+            yield from largest.finish()
     for shard in gathering.values():
         yield from shard.finish()
 
@@ -96,19 +105,20 @@ class _Shard:
         self._number = number
         self._share = share
         self._batches: list[Batch] = []
-        self._nbytes = 0
+        self.nbytes = 0
+        """Of what has gathered."""
 
     def add(self, batch: Batch) -> Iterator[dict[str, Any]]:
         self._batches.append(batch)
-        self._nbytes += batch.nbytes
-        if self._nbytes > CHUNK_BYTES:
+        self.nbytes += batch.nbytes
+        if self.nbytes > CHUNK_BYTES:
             yield from self.finish()
 
     def finish(self) -> Iterator[dict[str, Any]]:
         if not self._batches:
             return
         changes = changes_of(self._table, self._batches, self._schema)
-        self._batches, self._nbytes = [], 0
+        self._batches, self.nbytes = [], 0
         if not changes.num_rows:
             return
         changes = net(changes, self._key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from threading import Event
 from typing import Final
 
@@ -45,6 +46,8 @@ class Machines:
         self.epochs = Epochs(Term(term), at, self.cuts.values(), channels=engine.channels, now_ms=now_ms())
         self.alignment = Alignment(self.epochs.newest)
         self.clock = BarrierClock(settings, now_ms(), uncheckpointed=self.epochs.uncommitted)
+        self.written = written_bytes(engine.log, engine.channels)
+        """How much was in the log at the last barrier; only differences mean anything."""
 
     def pause(self) -> None:
         """No periodic barriers, and nothing handed out."""
@@ -65,12 +68,14 @@ def take_barrier(log: Log, machines: Machines, barrier: Barrier, on_cut: Callabl
     def record(effects: Iterable[AlignmentEffect]) -> None:
         for effect in effects:
             if not isinstance(effect, AskTicks):
-                on_cut(effect.cut)
+                before, machines.written = machines.written, written
+                on_cut(replace(effect.cut, nbytes=max(written - before, 0)))
 
     def tell(name: str) -> None:
         tick = writers[name].latest_tick
         record(alignment.ticked(name, tick.time_tick, tick.last_confirmed))
 
+    written = written_bytes(log, machines.channels[:-1])
     for name in writers:
         tell(name)
     timestamp = Timestamp(log.allocate(1))
@@ -84,6 +89,12 @@ def take_barrier(log: Log, machines: Machines, barrier: Barrier, on_cut: Callabl
         for name in waiting:
             writers[name].wait_for_tick(int(timestamp) - 1, _TICK_S)
             tell(name)
+
+
+def written_bytes(log: Log, channels: Iterable[str]) -> int:
+    """About how much was written to channels since ever: what a segment's end left unused is counted."""
+    found = [log.channel(name, create=False).segments for name in channels]
+    return sum(each.id.number * each.size + each.offset for each in found)
 
 
 def was_written_since(owner: Owner, cut: Cut | None) -> bool:

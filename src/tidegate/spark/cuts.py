@@ -17,6 +17,8 @@ from tidegate.barrier.cut import Cut, decode_cut, encode_cut
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import Corruption
 from tidegate.log.message import NO_POSITION, Position
+from tidegate.runtime.log_files import LogFiles
+from tidegate.runtime.retention import SegmentFacts
 from tidegate.spark.reading import latest_tick
 
 _LOOK_S: Final = 0.004
@@ -46,10 +48,11 @@ class Limits:
 
     epochs: int | None = None
     messages: int | None = None
+    bytes: int | None = None
 
     @property
     def is_none(self) -> bool:
-        return self.epochs is None and self.messages is None
+        return self.epochs is None and self.messages is None and self.bytes is None
 
 
 class Points(Protocol):
@@ -63,6 +66,9 @@ class Points(Protocol):
 
     def position(self, point: Point, channel: str) -> Position:
         """A place in a channel from which nothing above the point is missed."""
+
+    def catalog_version(self, point: Point) -> int | None:
+        """The version of the catalog at a point; None where that is not known."""
 
     def release(self, point: Point) -> None:
         """Nobody asks for what is before `point` again."""
@@ -94,11 +100,15 @@ class CutFile:
             return _point(self._cuts[self._newest])
         begin = self._cuts.get(start.epoch)
         found: Cut | None = None
+        nbytes = 0
         for number, epoch in enumerate(sorted(each for each in self._cuts if each > start.epoch), 1):
             cut = self._cuts[epoch]
             if found is not None and limits.epochs is not None and number > limits.epochs:
                 break
             if found is not None and limits.messages is not None and _messages(begin, cut) > limits.messages:
+                break
+            nbytes += cut.nbytes
+            if found is not None and limits.bytes is not None and nbytes > limits.bytes:
                 break
             found = cut
         return start if found is None else _point(found)
@@ -123,6 +133,10 @@ class CutFile:
         if cut is None or cut.timestamp != point.timestamp or channel not in cut.places:
             return NO_POSITION
         return cut.places[channel].position
+
+    def catalog_version(self, point: Point) -> int | None:
+        cut = self.read(point.epoch)
+        return None if cut is None or cut.timestamp != point.timestamp else cut.catalog_version or None
 
     def release(self, point: Point) -> None:
         for each in [known for known in self._cuts if known < point.epoch]:
@@ -169,10 +183,31 @@ class Ticks:
         self._path = path
         self._channels: Final = tuple(channels)
 
-    def latest(self, start: Point, limits: Limits = Limits()) -> Point:  # noqa: ARG002, B008
-        """Limits do not apply: nothing is known of what lies between."""
+    def latest(self, start: Point, limits: Limits = Limits()) -> Point:  # noqa: B008
+        """Limits apply where something is known of what lies between: at the ends of segments."""
         found = min((latest_tick(self._path, name) for name in self._channels), default=Timestamp.ZERO)
-        return start if found <= start.timestamp else Point(found.physical_ms, found)
+        if found <= start.timestamp:
+            return start
+        if limits.messages is not None or limits.bytes is not None:
+            found = self._within(start.timestamp, found, limits)
+        return Point(found.physical_ms, found)
+
+    def _within(self, start: Timestamp, end: Timestamp, limits: Limits) -> Timestamp:
+        """The last end of a segment before which not too much lies, and at least one segment; `end` if all fits."""
+        files = LogFiles(self._path)
+        behind = [each for name in self._channels for each in files.segments(name) if _ends_after(each, start)]
+        ends = sorted({each.last_time_tick for each in behind if each.last_time_tick and each.last_time_tick < end})
+        found: Timestamp | None = None
+        for at in (*ends, end):
+            taken = [each for each in behind if each.after_time_tick < at]
+            messages = sum(each.last_position - each.first_position + 1 for each in taken if each.last_position)
+            if found is not None and (
+                (limits.messages is not None and messages > limits.messages)
+                or (limits.bytes is not None and sum(each.size for each in taken) > limits.bytes)
+            ):
+                break
+            found = at
+        return end if found is None else found
 
     def wait(self, start: Point, timeout_s: float, until: Callable[[], bool] = lambda: False) -> None:  # noqa: ARG002
         if not until():
@@ -180,6 +215,9 @@ class Ticks:
 
     def position(self, point: Point, channel: str) -> Position:  # noqa: ARG002
         return NO_POSITION
+
+    def catalog_version(self, point: Point) -> int | None:  # noqa: ARG002
+        return None
 
     def release(self, point: Point) -> None:
         pass
@@ -191,6 +229,10 @@ def points_of(database: str | Path, channels: Iterable[str], cuts: str | Path | 
     if cuts is not None or os.path.exists(path):  # noqa: PTH110
         return CutFile(path)
     return Ticks(database, channels)
+
+
+def _ends_after(segment: SegmentFacts, start: Timestamp) -> bool:
+    return segment.last_time_tick is None or segment.last_time_tick > start
 
 
 def _point(cut: Cut) -> Point:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,11 +19,13 @@ import pyarrow as pa
 
 from tidegate.catalog.catalog import CATALOG_VCHANNEL, Catalog
 from tidegate.clock.timestamp import Timestamp
-from tidegate.errors import WaitTimeout
+from tidegate.errors import NotFound, WaitTimeout
 from tidegate.log.batch import BODY_SCHEMA, Batch
-from tidegate.log.message import ALL_VCHANNELS, NO_POSITION, MessageType, Position
+from tidegate.log.message import ALL_VCHANNELS, NO_POSITION, MessageType, Position, Tick
+from tidegate.pipeline.catalog_file import newest_catalog
 from tidegate.runtime.log_files import LogFiles
 from tidegate.tables.changes import changes_of, changes_schema
+from tidegate.tables.schema import Table
 from tidegate.topics.routing import place
 from tidegate.topics.value import decode
 
@@ -119,7 +122,7 @@ def find_topic(path: str | Path, name: str) -> Places:
 
     Raises: `NotFound`, with names that come near.
     """
-    topic = read_catalog(path).topic(name)
+    topic = catalog_log(str(path)).now().topic(name)
     return Places(topic.name, topic.created, _by_channel(topic.id, topic.vchannels, _data_channels(path)))
 
 
@@ -134,19 +137,39 @@ def _by_channel(id: int, vchannels: tuple[str, ...], channels: int) -> dict[str,
     return found
 
 
-def read_catalog(path: str | Path) -> Catalog:
-    """The catalog as of what is durable now."""
-    catalog = Catalog()
-    with LogFiles(path).transaction_reader(SYSTEM_CHANNEL, vchannels=frozenset({CATALOG_VCHANNEL})) as reader:
-        while (delivery := reader.poll()) is not None:
-            for message in delivery.messages():
-                if message.vchannel != CATALOG_VCHANNEL or message.body is None:
-                    continue
-                if message.body[:1] == b"\1":  # A snapshot holds the effect of all records before it.
-                    catalog = Catalog.restore(message.body[1:])
-                else:
-                    catalog.apply(message.body[1:], message.time_tick)
-    return catalog
+class CatalogLog:
+    """The catalog by its records in the log, read on from where the last look ended."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._catalog = Catalog()
+        self._tick: Tick | None = None
+
+    def now(self) -> Catalog:
+        """As of what is durable now. Nobody else changes what this returns."""
+        tick = self._tick
+        with LogFiles(self._path).transaction_reader(
+            SYSTEM_CHANNEL,
+            position=NO_POSITION if tick is None else tick.last_confirmed,
+            after=Timestamp.ZERO if tick is None else tick.time_tick,
+            vchannels=frozenset({CATALOG_VCHANNEL}),
+        ) as reader:
+            while (delivery := reader.poll()) is not None:
+                for message in delivery.messages():
+                    if message.vchannel != CATALOG_VCHANNEL or message.body is None:
+                        continue
+                    if message.body[:1] == b"\1":  # A snapshot holds the effect of all records before it.
+                        self._catalog = Catalog.restore(message.body[1:])
+                    else:
+                        self._catalog.apply(message.body[1:], message.time_tick)
+                self._tick = delivery.tick
+        return self._catalog
+
+
+@lru_cache(maxsize=16)
+def catalog_log(path: str) -> CatalogLog:
+    """The one of this process: a stream asks once a batch."""
+    return CatalogLog(path)
 
 
 def topic_rows(batch: Batch, shards: dict[str, int]) -> pa.RecordBatch:
@@ -212,9 +235,26 @@ class TableChanges:
     schema: pa.Schema
     places: Places
 
-    def decode(self) -> Decode:
-        """Rows of any version, by this one's columns; also of versions that are newer than this."""
-        table = read_catalog(self.path).table_by_id(self.id)
+    def table_at(self, catalog_version: int | None) -> Table:
+        """The table with all schemas that a span may need whose end is in this version of the catalog, None: unknown.
+
+        Asked once a batch, where batches are planned, and handed to the partitions. A version of the catalog that is a
+        file is one small read, whatever lies in the log.
+        """
+        if catalog_version is not None:
+            catalog = newest_catalog(Path(self.path))
+            if catalog is not None and catalog.version >= catalog_version:
+                try:
+                    table = catalog.table_by_id(self.id)
+                except NotFound:
+                    pass  # Dropped and forgotten there.
+                else:
+                    if len(table.versions) >= self.version:
+                        return table
+        return catalog_log(self.path).now().table_by_id(self.id)
+
+    def decode(self, table: Table) -> Decode:
+        """Rows of any version in `table`, by this one's columns."""
         target = table.version(self.version)
 
         def rows(batch: Batch) -> Iterator[pa.RecordBatch]:
@@ -228,7 +268,7 @@ def find_table(path: str | Path, name: str) -> TableChanges:
 
     Raises: `NotFound`, with names that come near.
     """
-    table = read_catalog(path).table(name)
+    table = catalog_log(str(path)).now().table(name)
     by_channel = _by_channel(table.id, table.vchannels, _data_channels(path))
     places = Places(name, Timestamp(table.created), by_channel)
     schema = changes_schema(table.schema).remove_metadata()

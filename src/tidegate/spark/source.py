@@ -5,7 +5,9 @@
     topic | table           what to read
     startingTimestamp       read what is above it (a number, or an ISO time with a zone); default: everything kept
     endingTimestamp         batches only: read up to it and with it; default: as far as all channels have come
-    maxEpochs, maxMessages  streams only: the most that one batch takes; it takes at least one epoch
+    maxEpochs, maxMessages, maxBytesPerTrigger
+                            streams only: about the most that one batch takes; it takes at least one epoch. Where no
+                            cuts are recorded, epochs are not counted, and the least is a segment of the log
     waitMs                  streams only: how long to wait for news before Spark asks again (default 100)
 
 A topic has the columns key, value (JSON), bytes, headers, `_ts`, `_shard`, `_txn` and `_seq`. A table's changes have
@@ -59,6 +61,7 @@ from tidegate.spark.reading import (
     read_span,
     topic_rows,
 )
+from tidegate.tables.schema import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,10 +85,10 @@ class What:
     places: Places
     table: TableChanges | None
 
-    def decode(self, channel: str) -> Decode:
-        if self.table is not None:
-            return self.table.decode()
-        shards = self.places.by_channel[channel]
+    def decode(self, partition: SpanPartition, span: Span) -> Decode:
+        if self.table is not None and partition.table is not None:
+            return self.table.decode(partition.table)
+        shards = self.places.by_channel[span.channel]
 
         def rows(batch: Batch) -> Iterator[pa.RecordBatch]:
             yield topic_rows(batch, shards)
@@ -149,11 +152,12 @@ class FilteringSource(TidegateSource):
 
 
 class SpanPartition(InputPartition):
-    """One channel's part of a batch."""
+    """One channel's part of a batch, with all that reading it needs: it looks nothing up."""
 
-    def __init__(self, span: Span | None) -> None:
+    def __init__(self, span: Span | None, table: Table | None = None) -> None:
         super().__init__(span)
         self.span = span
+        self.table = table
 
 
 @dataclass
@@ -196,8 +200,13 @@ class Pushed:
         return rows
 
 
-def _read(what: What, span: Span, pushed: Pushed | None = None) -> Iterator[pa.RecordBatch]:
-    decode = what.decode(span.channel)
+def _read(what: What, partition: InputPartition, pushed: Pushed | None = None) -> Iterator[pa.RecordBatch]:
+    if not isinstance(partition, SpanPartition):
+        raise InvalidArgument(f"{type(partition).__name__} is not a part of a batch")
+    span = partition.span
+    if span is None:
+        return
+    decode = what.decode(partition, span)
     for batch in read_span(what.path, span):
         for rows in decode(batch):
             kept = rows if pushed is None else pushed.apply(rows)
@@ -206,6 +215,9 @@ def _read(what: What, span: Span, pushed: Pushed | None = None) -> Iterator[pa.R
 
 
 def _spans(what: What, start: Point, end: Point, points: Points) -> list[SpanPartition]:
+    if start.timestamp >= end.timestamp:
+        return []
+    table = None if what.table is None else what.table.table_at(points.catalog_version(end))
     return [
         SpanPartition(
             Span(
@@ -214,10 +226,10 @@ def _spans(what: What, start: Point, end: Point, points: Points) -> list[SpanPar
                 int(end.timestamp),
                 points.position(start, channel),
                 tuple(vchannels),
-            )
+            ),
+            table,
         )
         for channel, vchannels in sorted(what.places.by_channel.items())
-        if start.timestamp < end.timestamp
     ]
 
 
@@ -244,8 +256,7 @@ class TidegateReader(DataSourceReader):
         return list(_spans(self._what, start, end, points)) or [SpanPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        span = partition.span if isinstance(partition, SpanPartition) else None
-        return iter(()) if span is None else _read(self._what, span, self._pushed)
+        return _read(self._what, partition, self._pushed)
 
 
 class FilteringReader(TidegateReader):
@@ -267,7 +278,8 @@ class TidegateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._what = find(options)
         self._points = points_of(self._what.path, self._what.places.by_channel, options.get("cuts"))
         self._starting = _starting(options)
-        self._limits = Limits(_number(options, "maxEpochs"), _number(options, "maxMessages"))
+        names = ("maxEpochs", "maxMessages", "maxBytesPerTrigger")
+        self._limits = Limits(*(_number(options, name) for name in names))
         self._wait_s = (_number(options, "waitMs") or 100) / 1000
         self._target: Point | None = None
 
@@ -298,8 +310,7 @@ class TidegateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _spans(self._what, Point.of(start), Point.of(end), self._points)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        span = partition.span if isinstance(partition, SpanPartition) else None
-        return iter(()) if span is None else _read(self._what, span)
+        return _read(self._what, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._points.release(Point.of(end))
