@@ -72,7 +72,7 @@ class Waiting:
         """Judge by the service time as of now."""
         if service >= self._needed:
             return Ready(service)
-        if self._service is None or service > self._service:
+        if self._service is None or self._is_closer(service, self._service):
             self._service, self._moved_ms = service, now_ms
         # Before anything was served there is no lag to speak of.
         lag_ms = self._needed.ms_since(service) if service else 0
@@ -87,3 +87,13 @@ class Waiting:
             return GiveUp(why, service, now_ms - self._began_ms, lag_ms)
         at_ms = self._moved_ms + self._stall_ms
         return LookAgain(at_ms if self._deadline_ms is None else min(at_ms, self._deadline_ms))
+
+    def _is_closer(self, service: Timestamp, before: Timestamp) -> bool:
+        """Whether it has moved towards what is needed.
+
+        Where time itself stands (the wall clock was set back), ticks count up within a millisecond for as long as that
+        takes, and a later one is not coming closer.
+        """
+        if service.physical_ms == self._needed.physical_ms:
+            return service > before
+        return service.physical_ms > before.physical_ms

@@ -108,3 +108,22 @@ def test_nothing_that_moves_puts_off_the_callers_deadline():
     waiting = Waiting(at(90_000), 0, timeout_ms=100)
     waiting.touch(99)
     assert waiting.look(at(0), 100).why == "timeout"
+
+
+def test_ticks_while_time_stands_do_not_keep_alive_a_wait_for_a_later_time():
+    """Found by the simulator (`--world reads`, seeds 99, 152 and 179): the wall clock was set back, Timestamps counted
+    up within their millisecond, and a read of a Timestamp 300 ms ahead waited for an hour, without an error."""
+    waiting = Waiting(at(300), 0)
+    for now in range(0, 3_000, 100):
+        assert waiting.look(Timestamp.compose(MS, now), now) == LookAgain(3_000)
+    assert waiting.look(Timestamp.compose(MS, 3_000), 3_000) == GiveUp(
+        "stalled", Timestamp.compose(MS, 3_000), 3_000, 300
+    )
+
+
+def test_in_the_millisecond_that_is_needed_every_tick_counts():
+    """Time stands, and what is needed was handed out: it is coming."""
+    waiting = Waiting(Timestamp.compose(MS, 9_000), 0)
+    for now in range(0, 9_000, 1_000):
+        assert waiting.look(Timestamp.compose(MS, now), now) == LookAgain(now + 3_000)
+    assert waiting.look(Timestamp.compose(MS, 9_000), 60_000) == Ready(Timestamp.compose(MS, 9_000))
