@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -22,6 +24,9 @@ from tidegate.errors import InvalidArgument, TidegateError
 
 if TYPE_CHECKING:
     from tidegate.cli.shell.answer import Answer
+
+_SETTLE_S: Final = 2.0
+"""How long the end waits for a query that was left behind."""
 
 
 @click.command()
@@ -110,8 +115,7 @@ def sql(
         settings = replace(settings, limit=Settings().limit)
     renderer: Renderer = JsonRenderer() if as_json else CsvRenderer() if as_csv else TextRenderer(footers=is_shell)
     scripts = [(name, "" if name == "-" else read_file(Path(name))) for name in files]  # Before anything is opened.
-    with closing(Opening(path, create=create)) as opening:
-        session = Session(opening.database, settings, is_terminal=is_shell)
+    with _opened(path, settings, create=create, is_shell=is_shell) as (opening, session):
         if is_shell:
             from tidegate.cli.shell.terminal import Terminal
 
@@ -120,6 +124,29 @@ def sql(
         with _left(session):
             for answer in _answers(session, texts, scripts):
                 renderer.show(answer, session.settings)
+
+
+@contextmanager
+def _opened(path: Path, settings: Settings, *, create: bool, is_shell: bool) -> Iterator[tuple[Opening, Session]]:
+    """A session, and its end: a query that was left behind and still runs keeps the database from being closed."""
+    opening = Opening(path, create=create)
+    session = Session(opening.database, settings, is_terminal=is_shell)
+    code = 1
+    try:
+        yield opening, session
+        code = 0
+    finally:
+        if session.settle(_SETTLE_S):
+            opening.close()
+        else:
+            # Nothing is lost: what was acknowledged survives any end of a process.
+            atexit.register(_end_at_once, code)
+
+
+def _end_at_once(code: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _answers(session: Session, texts: list[str], scripts: list[tuple[str, str]]) -> Iterator[Answer]:

@@ -6,12 +6,14 @@ into one: a call that was left goes on by itself, and what it returns is dropped
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from threading import Event, Thread
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from tidegate.errors import WaitTimeout
 
+_TURN_S: Final = 0.05
 T = TypeVar("T")
 
 
@@ -37,13 +39,20 @@ class Call(Generic[T]):
         finally:
             self._done.set()
 
-    def settle(self, timeout_s: float) -> bool:
+    def settle(self, timeout_s: float | None) -> bool:
         """Wait for its end, whatever it comes to; whether it has."""
-        return self._done.wait(timeout_s)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            # In turns: a signal may reach another thread first, and then only ends a wait that ends by itself.
+            left_s = _TURN_S if deadline is None else min(deadline - time.monotonic(), _TURN_S)
+            if self._done.wait(max(left_s, 0)):
+                return True
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
 
     def wait(self, timeout_s: float | None = None) -> T:
         """What it returns. Raises: what it raises; `WaitTimeout`; KeyboardInterrupt, and may be waited for again."""
-        if not self._done.wait(timeout_s):
+        if not self.settle(timeout_s):
             raise WaitTimeout(f"there was no answer within {timeout_s:g} s; SET timeout = none waits for it")
         if self._error is not None:
             raise self._error

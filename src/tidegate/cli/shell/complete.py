@@ -118,14 +118,13 @@ def _sql(text: str, here: list[Token], whole: str, names: Names) -> Iterator[Can
         yield from _names(_columns_of(here[-2], whole, names), typed, "column")
         return
     before = here[-1].keyword
-    if before in _TOPIC_COMES or (before == "ON" and any(token.keyword == "SUBSCRIPTION" for token in here)):
+    if before in _TOPIC_COMES or (
+        before == "ON" and {"SUBSCRIPTION", "SUBSCRIPTIONS"} & {token.keyword for token in here[:2]}
+    ):
         yield from _names(names.topics(), typed, "topic")
         return
     if before in _TABLE_COMES or (before == "," and _last_clause(here) == "FROM"):
         yield from _names(names.tables(), typed, "table")
-        if before in ("DESCRIBE", "DESC", "INTO", "TABLE", "UPDATE") or not typed:
-            return
-        yield from _words(KEYWORDS, typed, "keyword")
         return
     if typed or before in ("SELECT", ",", "(", "WHERE", "AND", "OR", "ON", "BY", "=", "<", ">", "SET", "HAVING", "NOT"):
         for table in _tables_in(whole).values():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidegate.cli.reach import check_exists
 from tidegate.cli.shell.calling import Call
-from tidegate.errors import TidegateError, WaitTimeout
+from tidegate.errors import WaitTimeout
 
 if TYPE_CHECKING:
     from tidegate.database.database import Database
@@ -65,7 +65,7 @@ class Opening:
         """Once it is open, load what the first query needs; nobody waits for that."""
 
         def ask() -> None:
-            with suppress(TidegateError):
+            with suppress(Exception):  # Whoever asks something himself is told.
                 self.database().query("SELECT 1", consistency="eventual")
 
         Thread(target=ask, name="tidegate sql warms up", daemon=True).start()

@@ -29,9 +29,10 @@ from tidegate.cli.shell.commands import (
 from tidegate.cli.shell.lex import first_word
 from tidegate.cli.shell.script import Item, items
 from tidegate.cli.shell.settings import MEANINGS, VALUES, Settings, change, shown
-from tidegate.errors import InvalidArgument, LimitExceeded, NotFound, TidegateError
+from tidegate.errors import InvalidArgument, LimitExceeded, NotFound, TidegateError, WaitTimeout
 
 if TYPE_CHECKING:
+    from tidegate.catalog.statements import AnyStatement
     from tidegate.database.database import Database
     from tidegate.database.transaction import Transaction
 
@@ -66,6 +67,7 @@ class Session:
         self.txn_failed = False
         """It can only be rolled back."""
         self._txn_wrote = False
+        self._left: list[Call[Any]] = []
         self.wait_note: Callable[[str], None] = lambda _: None
         """Told what is still waited for after Ctrl-C."""
 
@@ -147,6 +149,7 @@ class Session:
                 return Answer(name, item.line, text=str(found[0]["statement"]))
             return Answer(name, item.line, rows=rows_of_dicts(found, self.settings.limit))
         if txn is not None:
+            _parse(text)  # What nobody understands is told as such.
             raise InvalidArgument(f"{name} cannot be part of a transaction; COMMIT or ROLLBACK first")
         found = self._call(lambda: asking.run(db, text), writes=True)
         if found:
@@ -160,11 +163,30 @@ class Session:
         call = Call(work)
         try:
             return call.wait(timeout_s)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, WaitTimeout) as error:
+            if call.is_done:
+                raise  # Its own word.
             if not writes or not self._is_terminal:
+                self._leave(call, error)
                 raise
         self.wait_note("it writes, and is waited for; Ctrl-C again leaves it behind")
-        return call.wait()
+        try:
+            return call.wait()
+        except KeyboardInterrupt as error:
+            if not call.is_done:
+                self._leave(call, error)
+            raise
+
+    def _leave(self, call: Call[Any], error: BaseException) -> None:
+        """Wait no longer. Nothing in the database can be told to stop, so it goes on."""
+        self._left = [each for each in self._left if not each.is_done]
+        self._left.append(call)
+        error.add_note("it goes on in the background until it ends; its answer is dropped")
+
+    def settle(self, timeout_s: float) -> bool:
+        """Wait for what was left behind; whether all of it has ended."""
+        deadline = time.monotonic() + timeout_s
+        return all([each.settle(max(deadline - time.monotonic(), 0)) for each in self._left])
 
     def _after_error(self, error: BaseException) -> None:
         """Say what becomes of the transaction it happened in."""
@@ -355,10 +377,16 @@ def _listed(db: Database) -> list[dict[str, Any]]:
     return sorted(tables + topics, key=lambda each: (str(each["name"]), str(each["kind"])))
 
 
-def _is_query(text: str) -> bool:
-    from tidegate.catalog.statements import Query, parse
+def _parse(text: str) -> AnyStatement:
+    from tidegate.catalog.statements import parse
 
-    return isinstance(parse(text), Query)
+    return parse(text)
+
+
+def _is_query(text: str) -> bool:
+    from tidegate.catalog.statements import Query
+
+    return isinstance(_parse(text), Query)
 
 
 def _unquoted(text: str) -> str:

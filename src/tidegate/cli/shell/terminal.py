@@ -113,15 +113,15 @@ class Terminal:
                 click.echo(note)
 
     def _greet(self) -> None:
-        where = "opening"
+        where = ""
         try:
             db = self._opening.database_within(_BANNER_S)
         except KeyboardInterrupt:
             db = None
         if db is not None:
-            where = "open in this process" if db.is_owner else "reached through the process that has it open"
-        click.echo(f"tidegate {__version__} · {printable(str(self._path))}, {where}")
-        click.echo("\\? helps, Tab completes, a statement ends with ;, \\q or Ctrl-D leaves")
+            where = "" if db.is_owner else ", reached through the process that has it open"
+        click.echo(f"tidegate {__version__} · {printable(str(self._path))}{where}")
+        click.echo("A statement ends with ;   \\? helps   \\q leaves")
 
     def _watch_opening(self) -> None:
         """A database that cannot be opened ends the shell, also while it waits for a line."""
