@@ -19,6 +19,8 @@ from rich.table import Table
 from tidegate.sim.bugs import BUGS
 from tidegate.sim.pipe_bugs import PIPE_BUGS
 from tidegate.sim.pipe_world import PipeWorld
+from tidegate.sim.read_bugs import READ_BUGS
+from tidegate.sim.read_world import ReadWorld
 from tidegate.sim.stage import Outcome
 from tidegate.sim.sub_bugs import SUB_BUGS
 from tidegate.sim.sub_world import SubWorld
@@ -26,15 +28,22 @@ from tidegate.sim.txn_bugs import TXN_BUGS
 from tidegate.sim.txn_world import TxnWorld
 from tidegate.sim.world import World
 
-_WORLDS: dict[str, type[World | TxnWorld | PipeWorld]] = {
+_WORLDS: dict[str, type[World | TxnWorld | PipeWorld | ReadWorld]] = {
     "log": World,
     "transactions": TxnWorld,
     "subscriptions": SubWorld,
     "pipeline": PipeWorld,
+    "reads": ReadWorld,
 }
-_TURNS = ("log", "transactions", "log", "subscriptions", "pipeline")
-_HOMES = {"log": BUGS, "transactions": TXN_BUGS, "subscriptions": SUB_BUGS, "pipeline": PIPE_BUGS}
-_BUGS = {**BUGS, **TXN_BUGS, **SUB_BUGS, **PIPE_BUGS}
+_TURNS = ("log", "transactions", "log", "subscriptions", "pipeline", "reads")
+_HOMES = {
+    "log": BUGS,
+    "transactions": TXN_BUGS,
+    "subscriptions": SUB_BUGS,
+    "pipeline": PIPE_BUGS,
+    "reads": READ_BUGS,
+}
+_BUGS = {**BUGS, **TXN_BUGS, **SUB_BUGS, **PIPE_BUGS, **READ_BUGS}
 
 
 @click.command(
@@ -48,6 +57,7 @@ Examples:
   tidegate simulate --world subscriptions
                                        only consume, process and produce
   tidegate simulate --world pipeline   only barriers, workers and checkpoints
+  tidegate simulate --world reads      only sessions that read, and what they wait for
   tidegate simulate --bug acknowledge-before-sync
                                        plant a known bug and see it found
 
@@ -60,7 +70,7 @@ Exit codes: 0 every promise held, 1 one was broken, 2 wrong usage.
 @click.option(
     "--world",
     type=click.Choice(list(_WORLDS)),
-    help="Only one of them; by default seeds play log, transactions, log, subscriptions and pipeline in turn.",
+    help="Only one of them; by default seeds play log, transactions, log, subscriptions, pipeline and reads in turn.",
 )
 @click.option("--steps", type=click.IntRange(10, 100_000), help="Steps a run.  [default: by world]")
 @click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: one per core]")
@@ -79,7 +89,7 @@ def simulate(
     trace: bool,
     as_json: bool,
 ) -> None:
-    """Run the real oracle, channels, transactions, recovery, readers, barriers and checkpoints under a seeded
+    """Run the real oracle, channels, transactions, recovery, readers, barriers, checkpoints and reads under a seeded
     scheduler, a clock that jumps, a disk that tears, loses unsynced writes, fills up and fails, and a network that
     loses and repeats; and check every promise against an independent auditor."""
     if seed is not None and seeds is not None:
