@@ -123,6 +123,11 @@ def _avg(args: Sequence[Typed], distinct: str) -> Aggregate:
 
 
 MACROS: Final = (
+    "spark_place(a, p) AS (len(a) - 1)::DOUBLE * p",
+    "spark_weighed(a, b, i, j, x) AS CASE WHEN i = j OR a = b THEN a ELSE (j - x) * a + (x - i) * b END",
+    "spark_rank(a, p) AS CASE WHEN a IS NOT NULL THEN spark_weighed(a[floor(spark_place(a, p))::BIGINT + 1],"
+    " a[ceil(spark_place(a, p))::BIGINT + 1], floor(spark_place(a, p)), ceil(spark_place(a, p)), spark_place(a, p))"
+    " END",
     "spark_average(a, n, s) AS CASE WHEN n > 0 THEN spark_scaled(spark_half_up(spark_digits(a) * 10000, n), s) END",
 )
 
@@ -161,7 +166,7 @@ def _median(args: Sequence[Typed], distinct: str) -> Aggregate:
     check(args, 1)
     if distinct:
         raise WrongArguments
-    return Aggregate(f"quantile_cont({double(args[0])}, 0.5)", DOUBLE)
+    return _at_rank(args[0], 0.5)
 
 
 @_aggregate("percentile")
@@ -169,7 +174,13 @@ def _percentile(args: Sequence[Typed], distinct: str) -> Aggregate:
     check(args, 2)
     if distinct or args[1].value is None or not 0 <= float(args[1].value) <= 1:
         raise WrongArguments
-    return Aggregate(f"quantile_cont({double(args[0])}, {args[1].value})", DOUBLE)
+    return _at_rank(args[0], float(args[1].value))
+
+
+def _at_rank(arg: Typed, share: float) -> Aggregate:
+    """Between two values by Spark's own formula: DuckDB's rounds otherwise in the last digit."""
+    x = double(arg)
+    return Aggregate(f"list({x})", DOUBLE, f"spark_rank(list_sort({{}}), {share!r}::DOUBLE)", f"{x} IS NOT NULL")
 
 
 def _of_conditions(name: str) -> Callable[[Sequence[Typed], str], Aggregate]:

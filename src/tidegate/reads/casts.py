@@ -39,8 +39,10 @@ MACROS: Final = (
     r"spark_fraction(x) AS CASE WHEN x IS NULL THEN NULL WHEN regexp_full_match(spark_trimmed(x),"
     r" '[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?') THEN ltrim(spark_trimmed(x), '+')"
     r" ELSE error('cannot cast ''' || x || ''' to a number') END",
-    r"spark_double(x) AS CAST(CASE WHEN x IS NULL THEN NULL WHEN regexp_full_match(lower(spark_trimmed(x)),"
-    r" '[+-]?(nan|inf|infinity)|.*[fd]') THEN error('Spark alone answers this: the number ''' || x || '''')"
+    r"spark_double(x) AS CAST(CASE WHEN x IS NULL THEN NULL"
+    r" WHEN regexp_full_match(lower(spark_trimmed(x)), 'nan|[+-]?(inf|infinity)') THEN ltrim(spark_trimmed(x), '+')"
+    r" WHEN regexp_full_match(lower(spark_trimmed(x)), '.*[0-9.][fd]')"
+    r" THEN error('Spark alone answers this: the number ''' || x || '''')"
     r" ELSE spark_fraction(x) END AS DOUBLE)",
     r"spark_boolean(x) AS CASE WHEN x IS NULL THEN NULL"
     r" WHEN lower(spark_trimmed(x)) IN ('t', 'true', 'y', 'yes', '1') THEN true"
@@ -63,7 +65,10 @@ MACROS: Final = (
     r" ELSE error('cannot cast ''' || x || ''' to TIMESTAMP') END AS TIMESTAMP)",
     # Decimals: the digits as one integer, and back.
     "spark_digits(x) AS CAST(replace(CAST(x AS VARCHAR), '.', '') AS HUGEINT)",
-    "spark_scaled(x, s) AS CAST(x AS VARCHAR) || 'e-' || s",
+    "spark_padded(d, s) AS CASE WHEN length(d) <= s THEN lpad(d, s + 1, '0') ELSE d END",
+    "spark_pointed(d, s) AS left(d, length(d) - s) || '.' || right(d, s)",
+    "spark_scaled(x, s) AS CASE WHEN x < 0 THEN '-' ELSE '' END"
+    " || spark_pointed(spark_padded(CAST(abs(x) AS VARCHAR), s), s)",
     "spark_half_up(a, b) AS a // b + CASE WHEN 2 * abs(a % b) >= abs(b) THEN"
     " CASE WHEN (a < 0) = (b < 0) THEN 1 ELSE -1 END ELSE 0 END",
     "spark_shown_date(x) AS CASE WHEN year(x) BETWEEN 1 AND 9999 THEN CAST(x AS VARCHAR) WHEN x IS NULL THEN NULL"
@@ -100,6 +105,8 @@ def cast(sql: str, source: pa.DataType, target: pa.DataType) -> str:
         return naive(sql, source)
     if source == TIMESTAMP_NTZ and target == TIMESTAMP:
         return f"({sql} AT TIME ZONE 'UTC')"
+    if source == TIMESTAMP and target == DOUBLE:
+        return f"(CAST(epoch_us({sql}) AS DOUBLE) / 1000000.0::DOUBLE)"
     if source == TIMESTAMP and target == LONG:
         return f"CAST(floor(epoch_us({sql}) / 1000000) AS BIGINT)"
     if is_integer(source) and target == TIMESTAMP:

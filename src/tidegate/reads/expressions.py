@@ -12,10 +12,10 @@ from typing import Any, Final
 import pyarrow as pa
 from sqlglot import exp
 
-from tidegate.reads import literals, time_functions
+from tidegate.reads import labels, literals, time_functions
 from tidegate.reads.aggregates import AGGREGATES, aggregate, one_zero, ranked
 from tidegate.reads.casts import cast, try_cast
-from tidegate.reads.nested_functions import at, struct
+from tidegate.reads.nested_functions import at, field, struct
 from tidegate.reads.operators import Operators, QueryCompiler, only
 from tidegate.reads.scope import Scope
 from tidegate.reads.spark_functions import FUNCTIONS, WrongArguments, call
@@ -29,6 +29,7 @@ from tidegate.reads.spark_types import (
     is_list,
     is_nested,
     is_number,
+    is_struct,
     shown,
     wider,
 )
@@ -68,7 +69,11 @@ class Expressions(Operators):
         return self.scope.resolve([node.name])[0]
 
     def _dot(self, node: exp.Expr) -> Typed:
-        raise NeedsSpark(f"{node.sql('spark')}")
+        only(node, "this", "expression")
+        if not isinstance(node.expression, exp.Identifier):
+            raise NeedsSpark(node.sql("spark")[:60])
+        x, name = self.write(node.this), node.expression.name
+        return Typed(*field(x, name), f"{x.name}.{name}")
 
     def _literal(self, node: exp.Expr) -> Typed:
         return literals.literal(node.name, bool(node.args["is_string"]))
@@ -82,7 +87,7 @@ class Expressions(Operators):
         if isinstance(node.this, exp.Literal) and not node.this.is_string:
             return literals.literal("-" + node.this.name, False)
         if isinstance(node.this, exp.Cast) and not node.this.meta.get("explicit"):
-            raise NeedsSpark(f"the literal {node.sql('spark')}")
+            return literals.typed_literal(node.this.this, literals.type_of(node.this.args["to"]), "-")
         found = self.write(node.this)
         if not is_number(found.type):
             raise NeedsSpark(f"- of {shown(found.type)}")
@@ -132,17 +137,20 @@ class Expressions(Operators):
         if not node.meta.get("explicit") and isinstance(node.this, exp.Literal):
             return literals.typed_literal(node.this, target)
         found = self.write(node.this)
-        name = f"CAST({found.name} AS {shown(target)})"
+        name = f"CAST({found.name} AS {shown(target).replace(', ', ',')})"
         if isinstance(node, exp.TryCast):
             return Typed(try_cast(found.sql, found.type, target), target, f"TRY_{name}")
-        return Typed(cast(found.sql, found.type, target), target, name)
+        # A column alone keeps its name.
+        alias = found.name if isinstance(node.this, exp.Column) and not found.alias else ""
+        return Typed(cast(found.sql, found.type, target), target, found.name if is_list(target) else name, alias=alias)
 
     def _bracket(self, node: exp.Expr) -> Typed:
         only(node, "this", "expressions")
         if len(node.expressions) != 1 or node.args.get("offset"):
             raise NeedsSpark(node.sql("spark"))
         x, key = self.write(node.this), self.write(node.expressions[0])
-        return Typed(*at(x, key), f"{x.name}[{key.name}]")
+        name = f"{x.name}.{key.name}" if is_struct(x.type) else f"{x.name}[{key.name}]"
+        return Typed(*at(x, key), name)
 
     def _extract(self, node: exp.Expr) -> Typed:
         only(node, "this", "expression")
@@ -164,7 +172,10 @@ class Expressions(Operators):
         if name == "struct":
             return self._struct(node)
         args = self.all(node.expressions)
-        return Typed(*call(name, args), f"{_NAMES.get(name, name)}({', '.join(each.name for each in args)})")
+        if name in literals.TYPES and len(args) == 1:
+            target = literals.TYPES[name]
+            return Typed(cast(args[0].sql, args[0].type, target), target, args[0].name, alias=args[0].alias)
+        return Typed(*call(name, args), labels.called(name, args))
 
     def _now(self, node: exp.Expr) -> Typed:
         only(node)
@@ -228,8 +239,7 @@ class Expressions(Operators):
         if distinct and over:
             raise NeedsSpark("DISTINCT in a window")
         found = (ranked(name, args) if over else None) or aggregate(name, args, distinct)
-        shown_args = ("DISTINCT " if distinct else "") + ", ".join(each.name for each in args)
-        label = f"{_NAMES.get(name, name)}({shown_args}){shown_where}"
+        label = labels.called(name, args, "DISTINCT " if distinct else "") + shown_where
         return Typed(found.sql(where, over), found.type, label)
 
     def _filter(self, node: exp.Expr) -> Typed:
@@ -256,7 +266,8 @@ class Expressions(Operators):
             function = function.this
         if not isinstance(function, exp.Anonymous):
             raise NeedsSpark(node.sql("spark")[:60])
-        over, shown_over = self._over(window, function.name.lower())
+        offset = function.expressions[1].name if len(function.expressions) > 1 else "1"
+        over, shown_over = self._over(window, function.name.lower(), offset)
         if (
             function.name.lower() not in AGGREGATES
             and ranked(function.name.lower(), self.all(function.expressions)) is None
@@ -265,7 +276,7 @@ class Expressions(Operators):
         found = self._aggregate(function, where, f" OVER ({over})", shown_where)
         return replace(found, name=f"{found.name} OVER ({shown_over})")
 
-    def _over(self, node: exp.Expr, function: str) -> tuple[str, str]:
+    def _over(self, node: exp.Expr, function: str, offset: str) -> tuple[str, str]:
         partition = self.all(node.args.get("partition_by") or [])
         parts = [f"PARTITION BY {', '.join(one_zero(each.sql, each.type) for each in partition)}"] if partition else []
         names = [f"PARTITION BY {', '.join(each.name for each in partition)}"] if partition else []
@@ -276,7 +287,7 @@ class Expressions(Operators):
             names.append(f"ORDER BY {', '.join(name for _, name in keys)}")
         elif function in ("row_number", "rank", "dense_rank", "ntile", "lag", "lead", "percent_rank", "cume_dist"):
             raise NeedsSpark(f"the function {function} without ORDER BY")
-        frame = literals.frame(node.args.get("spec"), order is not None, function)
+        frame = literals.frame(node.args.get("spec"), order is not None, function, offset)
         if frame and node.args.get("spec"):
             parts.append(frame)
         return " ".join(parts), " ".join([*names, *([frame] if frame else [])])
@@ -309,9 +320,6 @@ def direction(node: exp.Expr) -> str:
     return f"{'DESC' if node.args.get('desc') else 'ASC'} NULLS {'FIRST' if node.args.get('nulls_first') else 'LAST'}"
 
 
-_NAMES: Final = {"any": "any", "some": "some"}
-"""Functions that Spark shows under another name than they were called by."""
-
 _WRITERS: Final[dict[type, Callable[[Expressions, Any], Typed]]] = {
     exp.Column: Expressions._column,
     exp.Identifier: Expressions._identifier,
@@ -333,6 +341,7 @@ _WRITERS: Final[dict[type, Callable[[Expressions, Any], Typed]]] = {
     exp.In: Expressions._in,
     exp.Like: Expressions._like,
     exp.ILike: Expressions._like,
+    exp.Escape: Expressions._escaped,
     exp.RegexpLike: Expressions._rlike,
     exp.DPipe: Expressions._pipes,
     exp.Case: Expressions._case,

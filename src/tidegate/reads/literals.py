@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from sqlglot import exp
@@ -12,6 +12,7 @@ from sqlglot import exp
 from tidegate.errors import InvalidArgument
 from tidegate.reads.casts import cast
 from tidegate.reads.spark_types import (
+    BOOL,
     DATE,
     DOUBLE,
     INT,
@@ -27,6 +28,17 @@ from tidegate.reads.spark_types import (
     text,
 )
 from tidegate.tables.spark_sql import Source
+
+TYPES: Final[dict[str, pa.DataType]] = {
+    "int": INT,
+    "bigint": LONG,
+    "double": DOUBLE,
+    "string": STRING,
+    "date": DATE,
+    "timestamp": TIMESTAMP,
+    "boolean": BOOL,
+}
+"""Types that are called as functions too."""
 
 
 def literal(written: str, is_string: bool) -> Typed:
@@ -70,9 +82,9 @@ def java_double(value: float) -> str:
     return f"{digits if '.' in digits else digits + '.0'}E{int(exponent)}"
 
 
-def typed_literal(node: exp.Expr, target: pa.DataType) -> Typed:
+def typed_literal(node: exp.Expr, target: pa.DataType, sign: str = "") -> Typed:
     """`1L`, `DATE '2020-01-01'` and the like: a literal that says its type. Raises: `NeedsSpark`."""
-    written = node.name
+    written = sign + node.name
     if is_integer(target) and re.fullmatch(r"-?\d+", written):
         return Typed(f"CAST({int(written)} AS {duck(target)})", target, str(int(written)), int(written))
     if is_decimal(target):
@@ -96,9 +108,10 @@ def type_of(node: exp.Expr) -> pa.DataType:
         raise NeedsSpark(f"the type {node.sql('spark')}") from error
 
 
-def like_is_broken(pattern: str) -> bool:
+def like_is_broken(pattern: str, sign: str) -> bool:
     """Whether a pattern of LIKE escapes something that needs no escape: Spark refuses it."""
-    return re.fullmatch(r"([^\\]|\\[%_\\])*", pattern, re.DOTALL) is None
+    escape = re.escape(sign)
+    return re.fullmatch(rf"([^{escape}]|{escape}([%_]|{escape}))*", pattern, re.DOTALL) is None
 
 
 def plain(name: str) -> str:
@@ -106,16 +119,15 @@ def plain(name: str) -> str:
     return re.sub(r"\W", "_", name.lower())
 
 
-def frame(spec: Any, is_ordered: bool, function: str) -> str:
+def frame(spec: Any, is_ordered: bool, function: str, offset: str) -> str:
     """The frame of a window, written out as Spark shows it. Raises: `NeedsSpark`."""
     if spec is None:
         if function in ("row_number", "rank", "dense_rank", "percent_rank", "cume_dist", "ntile"):
             kind = "RANGE" if function == "cume_dist" else "ROWS"
             return f"{kind} BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
         if function in ("lag", "lead"):
-            return (
-                f"ROWS BETWEEN {'1 PRECEDING AND 1 PRECEDING' if function == 'lag' else '1 FOLLOWING AND 1 FOLLOWING'}"
-            )
+            bound = f"{'-' if function == 'lag' else ''}{offset} FOLLOWING"
+            return f"ROWS BETWEEN {bound} AND {bound}"
         if is_ordered:
             return "RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
         return "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"

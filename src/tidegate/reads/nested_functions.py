@@ -129,6 +129,8 @@ def _get(args: Sequence[Typed]) -> Result:
 @function("array_contains")
 def _array_contains(args: Sequence[Typed]) -> Result:
     check(args, 2)
+    if args[1].type == VOID:
+        raise WrongArguments
     type = wider(items(args[0]), args[1].type, "array_contains")
     return (
         f"spark_contains({cast(args[0].sql, args[0].type, pa.list_(type))}, {cast(args[1].sql, args[1].type, type)})",
@@ -139,6 +141,8 @@ def _array_contains(args: Sequence[Typed]) -> Result:
 @function("array_position")
 def _array_position(args: Sequence[Typed]) -> Result:
     check(args, 2)
+    if args[1].type == VOID:
+        raise WrongArguments
     type = wider(items(args[0]), args[1].type, "array_position")
     a, x = cast(args[0].sql, args[0].type, pa.list_(type)), cast(args[1].sql, args[1].type, type)
     return (
@@ -151,7 +155,7 @@ def _array_position(args: Sequence[Typed]) -> Result:
 def _array_remove(args: Sequence[Typed]) -> Result:
     check(args, 2)
     type = items(args[0])
-    if wider(type, args[1].type, "array_remove") != type:
+    if args[1].type == VOID or wider(type, args[1].type, "array_remove") != type:
         raise WrongArguments
     x = cast(args[1].sql, args[1].type, type)
     kept = f"list_filter({args[0].sql}, lambda each: each IS DISTINCT FROM {x})"

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Final
 
 import pyarrow as pa
 from sqlglot import exp
 
 from tidegate.reads import literals, time_functions
-from tidegate.reads.casts import cast
+from tidegate.reads.casts import UNANSWERED, cast
 from tidegate.reads.scope import Scope
 from tidegate.reads.spark_functions import call
 from tidegate.reads.spark_types import (
     BOOL,
     DATE,
+    DIGITS_MAX,
     DOUBLE,
     INT,
     LONG,
@@ -133,29 +135,29 @@ class Operators:
         other = as_decimal(right.type, right.value if is_integer(right.type) else None)
         result = arithmetic(operator, one, other)
         a, b = cast(left.sql, left.type, one), cast(right.sql, right.type, other)
-        match operator:
-            case "/":
-                power = 10 ** (result.scale - one.scale + other.scale)
-                digits = f"spark_digits({a}) * CAST('{power}' AS HUGEINT)"
-                quotient = f"spark_scaled(spark_half_up({digits}, spark_digits({b})), {result.scale})"
-                zero = f"{b} = 0 AND {a} IS NOT NULL"
-                return (
-                    f"CAST(CASE WHEN {zero} THEN error('division by zero') ELSE {quotient} END AS {duck(result)})",
-                    result,
-                )
-            case "*":
-                return f"CAST({a} * {b} AS {duck(result)})", result
-            case "%":
-                wide = decimal(
-                    max(one.precision - one.scale, other.precision - other.scale) + result.scale, result.scale
-                )
-                a, b = f"CAST({a} AS {duck(wide)})", f"CAST({b} AS {duck(wide)})"
-                return f"CAST(spark_modulo({a}, {b}) AS {duck(result)})", result
-            case _:
-                return (
-                    f"CAST(CAST({a} AS {duck(result)}) {operator} CAST({b} AS {duck(result)}) AS {duck(result)})",
-                    result,
-                )
+        if operator == "/":
+            return f"CAST({_quotient(a, b, one, other, result)} AS {duck(result)})", result
+        scale = max(one.scale, other.scale)
+        if operator == "%":
+            wide = duck(decimal(max(one.precision - one.scale, other.precision - other.scale) + scale, scale))
+            return f"CAST(spark_modulo(CAST({a} AS {wide}), CAST({b} AS {wide})) AS {duck(result)})", result
+        if operator == "*":
+            scale = one.scale + other.scale
+            # In all digits that there are: DuckDB multiplies in as many as the sides have.
+            found = f"CAST({a} AS DECIMAL({DIGITS_MAX}, {one.scale})) * {b}"
+            size = f"abs(CAST({a} AS DOUBLE) * CAST({b} AS DOUBLE))"
+            is_wide = one.precision + other.precision + 1 > DIGITS_MAX
+        else:
+            wide = f"DECIMAL({DIGITS_MAX}, {scale})"
+            found = f"CAST({a} AS {wide}) {operator} CAST({b} AS {wide})"
+            size = f"greatest(abs(CAST({a} AS DOUBLE)), abs(CAST({b} AS DOUBLE)))"
+            is_wide = max(one.precision - one.scale, other.precision - other.scale) + scale + 1 > DIGITS_MAX
+        if is_wide:
+            if scale >= DIGITS_MAX - 1:
+                raise NeedsSpark(f"{shown(one)} {operator} {shown(other)}")
+            fits = f"{size} >= 1e{DIGITS_MAX - 1 - scale} THEN error('{UNANSWERED}: more digits than 38')"
+            found = f"CASE WHEN {fits} ELSE {found} END"
+        return f"CAST({found} AS {duck(result)})", result
 
     def _shifted(self, node: exp.Expr, other: exp.Expr, interval: exp.Expr, operator: str) -> Typed:
         only(interval, "this", "unit")
@@ -166,9 +168,7 @@ class Operators:
         arg = self.write(other)
         unit = interval.args["unit"].name.upper()
         sql, type_ = time_functions.shift(arg, interval.this.name, unit, operator)
-        shown_interval = f"INTERVAL '{int(interval.this.name)}' {unit.removesuffix('S')}"
-        pair = (arg.name, shown_interval) if interval is node.expression else (shown_interval, arg.name)
-        return Typed(sql, type_, f"{pair[0]} {operator} {pair[1]}")
+        return Typed(sql, type_, time_functions.shown_shift(arg, int(interval.this.name), unit, operator))
 
     def _int_div(self, node: exp.Expr) -> Typed:
         only(node, "this", "expression")
@@ -201,7 +201,8 @@ class Operators:
         if isinstance(node, exp.NEQ):
             return Typed(f"({a} <> {b})", BOOL, f"(NOT ({left.name} = {right.name}))")
         operator = _COMPARISONS[type(node)]
-        return Typed(f"({a} {operator} {b})", BOOL, f"({left.name} {operator} {right.name})")
+        shown_left, shown_right = _shown_sides(operator, left, right)
+        return Typed(f"({a} {operator} {b})", BOOL, f"({shown_left} {operator} {shown_right})")
 
     def _null_safe(self, node: exp.Expr) -> Typed:
         only(node, "this", "expression")
@@ -264,29 +265,70 @@ class Operators:
         return Typed(f"({cast(x.sql, x.type, type_)} IN ({parts}))", BOOL, name)
 
     def _like(self, node: exp.Expr) -> Typed:
+        return self._matched(node, "\\")
+
+    def _escaped(self, node: exp.Expr) -> Typed:
         only(node, "this", "expression")
+        sign = self.write(node.expression).value
+        if type(node.this) is not exp.Like or not isinstance(sign, str) or len(sign) != 1:
+            raise NeedsSpark(node.sql("spark")[:60])
+        found = self._matched(node.this, sign)
+        return replace(found, name=f"{found.name} ESCAPE '{sign}'") if sign != "\\" else found
+
+    def _matched(self, node: exp.Expr, sign: str) -> Typed:
+        only(node, "this", "expression", "negate")
         x, pattern = self.write(node.this), self.write(node.expression)
         if x.type != STRING or not isinstance(pattern.value, str):
             raise NeedsSpark(f"LIKE of {shown(x.type)} and {pattern.name}")
-        if literals.like_is_broken(pattern.value):
+        if literals.like_is_broken(pattern.value, sign) or (sign != "\\" and node.args.get("negate")):
             raise NeedsSpark(f"the pattern {pattern.value!r}")
-        sql = f"({x.sql} LIKE {pattern.sql} ESCAPE '\\')"
+        sql = f"({x.sql} LIKE {pattern.sql} ESCAPE {text(sign)})"
         if isinstance(node, exp.ILike):
             sql = f"spark_letters({x.sql}, (lower({x.sql}) LIKE {text(pattern.value.lower())} ESCAPE '\\'))"
             if not pattern.value.isascii():
                 raise NeedsSpark(f"ILIKE {pattern.value!r}")
-            return Typed(sql, BOOL, f"ilike({x.name}, {pattern.name})")
-        return Typed(sql, BOOL, f"{x.name} LIKE {pattern.name}")
+            return _negated(node, Typed(sql, BOOL, f"ilike({x.name}, {pattern.name})"))
+        return _negated(node, Typed(sql, BOOL, f"{x.name} LIKE {pattern.name}"))
 
     def _rlike(self, node: exp.Expr) -> Typed:
-        only(node, "this", "expression")
+        only(node, "this", "expression", "negate")
         x, pattern = self.write(node.this), self.write(node.expression)
-        return Typed(*call("rlike", [x, pattern]), f"RLIKE({x.name}, {pattern.name})")
+        return _negated(node, Typed(*call("rlike", [x, pattern]), f"RLIKE({x.name}, {pattern.name})"))
 
     def _pipes(self, node: exp.Expr) -> Typed:
         only(node, "this", "expression", "safe")
-        parts = self.all(list(node.flatten()))
+        parts = self.all([node.this, node.expression])
         return Typed(*call("concat", parts), f"concat({', '.join(each.name for each in parts)})")
+
+
+def _negated(node: exp.Expr, found: Typed) -> Typed:
+    """`x NOT LIKE y` comes as one node."""
+    return Typed(f"(NOT {found.sql})", BOOL, f"(NOT {found.name})") if node.args.get("negate") else found
+
+
+def _shown_sides(operator: str, left: Typed, right: Typed) -> tuple[str, str]:
+    """An integer is compared with a whole number: Spark rounds the literal, and shows that. Raises: `NeedsSpark`."""
+    for one, other, up in ((left, right, operator in (">=", "<")), (right, left, operator in (">", "<="))):
+        if is_integer(one.type) and is_decimal(other.type) and isinstance(other.value, Decimal) and operator != "=":
+            whole = int(other.value.to_integral_value(ROUND_CEILING if up else ROUND_FLOOR))
+            if abs(whole) >= 2**63:
+                raise NeedsSpark(f"a comparison of {shown(one.type)} with {other.name}")
+            return (left.name, str(whole)) if other is right else (str(whole), right.name)
+    return left.name, right.name
+
+
+def _quotient(a: str, b: str, one: pa.DataType, other: pa.DataType, result: pa.DataType) -> str:
+    """Two DECIMALs divided as integers, rounded half up: a text. Raises: `NeedsSpark`."""
+    shift = result.scale - one.scale + other.scale
+    if not 0 <= shift < DIGITS_MAX or other.precision >= DIGITS_MAX:
+        raise NeedsSpark(f"{shown(one)} / {shown(other)}")
+    digits = f"spark_digits({a}) * CAST('{10**shift}' AS HUGEINT)"
+    found = f"spark_scaled(spark_half_up({digits}, spark_digits({b})), {result.scale})"
+    cases = f"WHEN {b} = 0 AND {a} IS NOT NULL THEN error('division by zero')"
+    if one.precision + shift > DIGITS_MAX:
+        most = f"CAST('{10 ** (DIGITS_MAX - shift)}' AS HUGEINT)"
+        cases += f" WHEN abs(spark_digits({a})) >= {most} THEN error('{UNANSWERED}: more digits than 38')"
+    return f"CASE {cases} ELSE {found} END"
 
 
 def comparable(left: Typed, right: Typed) -> pa.DataType:

@@ -174,6 +174,18 @@ def _nanvl(args: Sequence[Typed]) -> Result:
     return f"CASE WHEN isnan({first}) THEN {second} ELSE {first} END", DOUBLE
 
 
+@function("decode")
+def _decode(args: Sequence[Typed]) -> Result:
+    if len(args) < 3:
+        raise WrongArguments
+    pairs = list(zip(args[1::2], args[2::2]))
+    last = [args[-1]] if len(args) % 2 == 0 else []
+    (x, *keys), _ = together([args[0], *(key for key, _ in pairs)], "decode")
+    values, type = together([*(value for _, value in pairs), *last], "decode")
+    whens = " ".join(f"WHEN {x} IS NOT DISTINCT FROM {key} THEN {value}" for key, value in zip(keys, values))
+    return f"CASE {whens}{f' ELSE {values[-1]}' if last else ''} END", type
+
+
 # -- numbers -------------------------------------------------------------------------------------------------
 
 
@@ -246,6 +258,38 @@ for _name in ("sin", "cos", "tan", "atan", "degrees"):
 def _pow(args: Sequence[Typed]) -> Result:
     check(args, 2)
     return f"pow({double(args[0])}, {double(args[1])})", DOUBLE
+
+
+def _tried(operator: str) -> Function:
+    def found(args: Sequence[Typed]) -> Result:
+        check(args, 2)
+        (left, right), type = together(args, operator)
+        if not is_integer(type):
+            raise WrongArguments
+        return f"TRY(CAST({left} {operator} {right} AS {duck(type)}))", type
+
+    return found
+
+
+FUNCTIONS["try_add"], FUNCTIONS["try_subtract"], FUNCTIONS["try_multiply"] = _tried("+"), _tried("-"), _tried("*")
+
+
+@function("try_divide")
+def _try_divide(args: Sequence[Typed]) -> Result:
+    check(args, 2)
+    if is_decimal(args[0].type) or is_decimal(args[1].type):
+        raise WrongArguments
+    left, right = double(args[0]), double(args[1])
+    return f"CASE WHEN {right} <> 0 THEN {left} / {right} END", DOUBLE
+
+
+@function("mod")
+def _mod(args: Sequence[Typed]) -> Result:
+    check(args, 2)
+    (left, right), type = together(args, "mod")
+    if not is_integer(type):
+        raise WrongArguments
+    return f"CAST(spark_modulo({left}, {right}) AS {duck(type)})", type
 
 
 @function("pi")

@@ -191,15 +191,22 @@ def _wider_number(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 
 
 def arithmetic(operator: str, left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    """The type of a result of two DECIMALs."""
+    """The type of a result of two DECIMALs. Raises: `NeedsSpark`."""
     p1, s1, p2, s2 = left.precision, left.scale, right.precision, right.scale
     match operator:
         case "+" | "-":
-            return decimal(max(s1, s2) + max(p1 - s1, p2 - s2) + 1, max(s1, s2))
+            return _bounded(max(s1, s2) + max(p1 - s1, p2 - s2) + 1, max(s1, s2))
         case "*":
-            return decimal(p1 + p2 + 1, s1 + s2)
+            return _bounded(p1 + p2 + 1, s1 + s2)
         case "/":
             scale = max(6, s1 + p2 + 1)
-            return decimal(p1 - s1 + s2 + scale, scale)
+            return _bounded(p1 - s1 + s2 + scale, scale)
         case _:
             return decimal(min(p1 - s1, p2 - s2) + max(s1, s2), max(s1, s2))
+
+
+def _bounded(precision: int, scale: int) -> pa.DataType:
+    """Where there are too many digits, those behind the point go first, but for six."""
+    if precision <= DIGITS_MAX:
+        return decimal(precision, scale)
+    return decimal(DIGITS_MAX, max(DIGITS_MAX - (precision - scale), min(scale, 6)))

@@ -114,7 +114,7 @@ def extract(part: str, arg: Typed) -> Result:
     """`EXTRACT(part FROM arg)`. Raises: `NeedsSpark`."""
     part = part.upper().removesuffix("S") if part.upper() not in ("DOW", "DAYOFWEEK") else part.upper()
     if part == "SECOND":
-        return f"CAST(epoch_us({time(arg)}) % 60000000 / 1000000 AS DECIMAL(8, 6))", decimal(8, 6)
+        return f"CAST(spark_scaled(microsecond({time(arg)}), 6) AS DECIMAL(8, 6))", decimal(8, 6)
     if part not in _EXTRACTED:
         raise NeedsSpark(f"EXTRACT({part})")
     return FUNCTIONS[_EXTRACTED[part]]([arg])
@@ -239,12 +239,6 @@ def _to_timestamp(args: Sequence[Typed]) -> Result:
     return zoned(time(args[0]) if len(args) == 1 else f"CAST({_parsed(*args)} AS TIMESTAMP)"), TIMESTAMP
 
 
-@function("date")
-def _date(args: Sequence[Typed]) -> Result:
-    check(args, 1)
-    return date(args[0]), DATE
-
-
 @function("make_date")
 def _make_date(args: Sequence[Typed]) -> Result:
     check(args, 3)
@@ -256,7 +250,8 @@ def _unix_timestamp(args: Sequence[Typed]) -> Result:
     check(args, 1)
     if args[0].type not in (DATE, TIMESTAMP):
         raise WrongArguments
-    return f"CAST(floor(epoch_us({time(args[0])}) / 1000000) AS BIGINT)", LONG
+    # Cut towards zero, other than in unix_seconds.
+    return f"(epoch_us({time(args[0])}) // 1000000)", LONG
 
 
 for _name, _unit in (("unix_seconds", 1000000), ("unix_millis", 1000), ("unix_micros", 1)):
@@ -292,13 +287,26 @@ def _today(args: Sequence[Typed]) -> Result:
     return "CAST(current_timestamp AT TIME ZONE 'UTC' AS DATE)", DATE
 
 
+def shown_shift(arg: Typed, count: int, unit: str, sign: str) -> str:
+    """How Spark shows a date or time and an INTERVAL: always in this order, and with the unit that it kept."""
+    unit = unit.removesuffix("S")
+    if unit == "WEEK":
+        count, unit = count * 7, "DAY"
+    width = 2 if unit in ("HOUR", "MINUTE", "SECOND") else 1
+    interval = f"INTERVAL '{count:0{width}}' {unit}"
+    if arg.type == DATE and unit == "DAY":
+        days = f"extractansiintervaldays({interval})"
+        return f"date_add({arg.name}, {days if sign == '+' else f'(- {days})'})"
+    return f"{arg.name} {sign} {interval}"
+
+
 _UNITS: Final = {"YEAR": 12, "MONTH": 1, "WEEK": 7 * 86400, "DAY": 86400, "HOUR": 3600, "MINUTE": 60, "SECOND": 1}
 
 
 def shift(arg: Typed, count: str, unit: str, sign: str) -> Result:
     """A date or time and an INTERVAL of one unit. Raises: `NeedsSpark`."""
     unit = unit.upper().removesuffix("S")
-    if unit not in _UNITS or not re.fullmatch(r"\s*-?\d{1,6}\s*", count) or arg.type not in (DATE, TIMESTAMP):
+    if unit not in _UNITS or not re.fullmatch(r"\d{1,6}", count) or arg.type not in (DATE, TIMESTAMP):
         raise NeedsSpark(f"INTERVAL {count} {unit} with a value of the type {arg.type}")
     amount = int(count) * _UNITS[unit]
     if unit in ("YEAR", "MONTH"):

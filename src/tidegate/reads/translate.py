@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, ClassVar, Final, NamedTuple
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from tidegate.tables.spark_sql import DIALECT, shorten
 
 __all__ = ["SETUP", "UNANSWERED", "NeedsSpark", "Translated", "as_spark", "tables_in", "translate"]
 
+_SUFFIXES: Final = frozenset({"L", "S", "Y", "D", "F", "BD"})
 _PARSER: Any = type(DIALECT).Parser
 
 
@@ -57,8 +59,13 @@ class _Parser(_PARSER):  # type: ignore[misc]
     }
     COLUMN_OPERATORS: ClassVar = {
         **SparkParser.COLUMN_OPERATORS,
-        TokenType.DCOLON: lambda self, this, to: _explicit(self.build_cast(True, this=this, to=to)),
+        TokenType.DCOLON: lambda self, this, to: self._colons(this, to),
     }
+
+    def _colons(self, this: Any, to: Any) -> Any:
+        node = self.build_cast(True, this=this, to=to)
+        # 1L comes as 1::L.
+        return node if self._prev.text.upper() in _SUFFIXES else _explicit(node)
 
 
 class _Dialect(type(DIALECT)):  # type: ignore[misc]
@@ -67,6 +74,9 @@ class _Dialect(type(DIALECT)):  # type: ignore[misc]
 
 _BARE: Final = _Dialect()
 _QUERY_STARTS: Final = frozenset({"UNION", "ALL", "EXCEPT", "MINUS", "INTERSECT", "DISTINCT", "(", ")", "AS"})
+_OPERATORS: Final = frozenset(
+    ["(", "[", ",", "+", "-", "*", "/", "%", "=", "==", "<>", "!=", "<", ">", "<=", ">=", "||", "SELECT", "WHERE"]
+) | {"AND", "OR", "NOT", "WHEN", "THEN", "ELSE", "BY"}
 _ESCAPES: Final = re.compile(r"(?:[^\\]|\\[\\'\"nrt%_])*", re.DOTALL)
 
 SETUP: Final[Sequence[str]] = (
@@ -147,6 +157,10 @@ def _parse(sql: str) -> exp.Expr:
             raise NeedsSpark(f"the literal {sql[each.start : each.end + 1]}")
         if each.token_type == TokenType.HINT:
             raise NeedsSpark("a hint")
+    for before, each in pairwise(tokens):
+        # sqlglot leaves the sign out, and Spark shows it.
+        if each.token_type == TokenType.PLUS and before.text.upper() in _OPERATORS:
+            raise NeedsSpark("the sign +")
     try:
         found = _BARE.parser().parse(list(tokens), sql)
     except (SqlglotError, ValueError, TypeError):
