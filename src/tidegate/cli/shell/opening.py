@@ -98,6 +98,9 @@ def _without_pandas() -> Iterator[None]:
     finder = _NoPandas()
     sys.meta_path.insert(0, finder)
     try:
+        import pyarrow as pa
+
+        pa.array([0])  # Arrow looks for pandas once, and this is when.
         yield
     finally:
         sys.meta_path.remove(finder)
