@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from tidegate.barrier.catching_up import CatchingUp
 from tidegate.barrier.cut import BEGINNING, Cut, Epoch, Pointer, Span
 from tidegate.barrier.work import (
     Answer,
@@ -106,6 +107,7 @@ class Epochs:
         """Rises whenever shares are given out anew."""
         self.fenced_by: Term | None = None
         self.workers: dict[str, Worker] = {}
+        self.catching_up = CatchingUp()
         self._channels = tuple(sorted(set(channels)))
         self._ahead_max = ahead_max
         self._span_epochs_max = span_epochs_max
@@ -364,6 +366,8 @@ class Epochs:
         return (*shared, *self._try_commit(now_ms), *self._hand_outs(now_ms))
 
     def _hand_outs(self, now_ms: int) -> tuple[Effect, ...]:
+        works = not self._is_paused and any(each.is_alive for each in self.workers.values())
+        self.catching_up.see((self._cuts[epoch] for epoch in self.waiting), is_working=works, now_ms=now_ms)
         if self._is_paused or self._must_share_out:
             return ()
         out = []

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tidegate.barrier.alignment import Alignment
+from tidegate.barrier.catching_up import CatchUpStatus
 from tidegate.barrier.clock import BarrierClock
 from tidegate.barrier.collection import Epochs, Worker
 from tidegate.barrier.cut import Pointer, Span
@@ -54,6 +55,8 @@ class PipelineStatus:
     """Barriers that wait for ticks."""
     uncommitted: int
     """Recorded epochs without a checkpoint."""
+    catching_up: CatchUpStatus | None
+    """How far it is with those that waited when it fell behind; None when it does not catch up."""
     align_lag_ms: int
     """Tick to barrier: how long the oldest barrier has waited for a channel."""
     work_lag_ms: int
@@ -115,6 +118,7 @@ def status(clock: BarrierClock, alignment: Alignment, epochs: Epochs, now_ms: in
         barrier_ms=_age(clock.taken_ms, now_ms),
         aligning=len(pending),
         uncommitted=epochs.uncommitted,
+        catching_up=epochs.catching_up.status(now_ms),
         align_lag_ms=align_lag_ms,
         work_lag_ms=work_lag_ms,
         commit_lag_ms=commit_lag_ms,

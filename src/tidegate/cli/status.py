@@ -42,6 +42,7 @@ def status(path: Path, watch: bool, every_s: float, as_json: bool) -> None:
     What the lines and columns say:
       pipeline    the last checkpoint; its Timestamp is the service time, up to which tables are in files
       lag         how long the oldest append waits for its tick, barrier for its cut, epoch for its checkpoint
+      catching up how far it is with the epochs that waited when it fell behind, by what they hold
       files       of a table in the last checkpoint; layers are those that compaction has not merged yet
       behind      how far a channel's last tick is behind now; readers have all that is older
       waits for   the append or transaction that keeps the next tick below it, and since when
@@ -150,8 +151,22 @@ def _pipeline(row: Row, open_for_ms: int) -> Iterator[RenderableType]:
         count += ", it is stuck" if row.get("health") == "stuck" else ""
         why = f": {printable(row['waits_for'])}" if row["waits_for"] and row["waits_for"] != row["failure"] else ""
         yield _fact("", count + why, "yellow" if _is_slow(row) else "")
+    if row.get("catching_up"):
+        yield _fact("catching up", _catching_up(row["catching_up"]), "yellow")
+    for each in (row.get("upkeep") or {}).get("running", ()):
+        yield _fact("compaction", _compaction(each))
     stages = [(text, row["lag"][name]) for name, text in _STAGES.items() if row["lag"][name] is not None]
     yield _fact("lag", ", ".join(f"{text} {duration(ms)}" for text, ms in stages))
+
+
+def _catching_up(row: Row) -> str:
+    left = "" if row["left_ms"] is None else f", about {duration(row['left_ms'])} left"
+    return f"{row['percent']:.0f}%, {row['done']:,} of {row['epochs']:,} epochs that waited{left}"
+
+
+def _compaction(row: Row) -> str:
+    share = f", {min(100 * row['rows'] / row['of'], 100):.0f}%" if row["of"] else ""
+    return f"of {printable(str(row['table']))}, shard {row['shard']}: {row['rows']:,} of {row['of']:,} rows{share}"
 
 
 def _is_slow(row: Row) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from threading import Condition, Event, RLock, Thread
 from typing import Any, Final
@@ -97,6 +98,7 @@ class PipelineState:
                 found["paused"] = machines.clock.paused_since_ms is not None
                 seen = barrier_status(machines.clock, machines.alignment, machines.epochs, now_ms())
                 found["health"] = str(seen.health)
+                found["catching_up"] = None if seen.catching_up is None else asdict(seen.catching_up)
                 found["lags"] = {
                     "tick_to_barrier_ms": seen.align_lag_ms,
                     "barrier_to_report_ms": seen.work_lag_ms,

@@ -40,6 +40,8 @@ class Upkeep:
         self.compactions = 0
         self.collected = 0
         """Files removed."""
+        self._names: dict[int, str] = {}
+        """Of the table that is being compacted."""
 
     def start(self) -> None:
         self._thread.start()
@@ -51,9 +53,14 @@ class Upkeep:
 
     @property
     def progress(self) -> list[dict[str, Any]]:
-        """Compactions that run, for people."""
+        """Compactions that run, for people: how many rows of how many, by the table's name."""
         return [
-            {"table": each.job.table, "shard": each.job.shard, "rows": each.rows, "of": each.job.rows}
+            {
+                "table": self._names.get(each.job.table, str(each.job.table)),
+                "shard": each.job.shard,
+                "rows": each.rows,
+                "of": each.job.rows,
+            }
             for each in self._compactor.progress
         ]
 
@@ -84,6 +91,7 @@ class Upkeep:
                 table = catalog.table_by_id(job.table)
             except NotFound:
                 continue  # It was dropped; its files go with the next epoch.
+            self._names = {table.id: table.name}
             try:
                 self._compactor.run(job, table, self._stop.is_set)
             except Conflict:
