@@ -127,3 +127,11 @@ def test_in_the_millisecond_that_is_needed_every_tick_counts():
     for now in range(0, 9_000, 1_000):
         assert waiting.look(Timestamp.compose(MS, now), now) == LookAgain(now + 3_000)
     assert waiting.look(Timestamp.compose(MS, 9_000), 60_000) == Ready(Timestamp.compose(MS, 9_000))
+
+
+def test_a_service_time_that_stands_in_the_millisecond_that_is_needed_is_stalled():
+    """One Timestamp short for ever is as bad as an hour."""
+    waiting = Waiting(Timestamp.compose(MS, 9), 0)
+    assert waiting.look(Timestamp.compose(MS, 8), 0) == LookAgain(3_000)
+    assert waiting.look(Timestamp.compose(MS, 8), 1_500) == LookAgain(3_000)
+    assert waiting.look(Timestamp.compose(MS, 8), 3_000).why == "stalled"
