@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tidegate.database.database import Database
     from tidegate.database.settings import DatabaseSettings
     from tidegate.database.transaction import Transaction
+    from tidegate.reads.consistency import Consistency
     from tidegate.runtime.log import Log, LogFiles
     from tidegate.runtime.settings import Durability, LogSettings
 
@@ -43,11 +44,18 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def open(path: str | Path, *, settings: DatabaseSettings | None = None, name: str | None = None) -> Database:
+def open(
+    path: str | Path,
+    *,
+    settings: DatabaseSettings | None = None,
+    name: str | None = None,
+    consistency: Consistency | str | None = None,
+    staleness: float | None = None,
+) -> Database:
     """Open or create the database at `path`, or reach it through the process that has it open; see `Database`."""
     from tidegate.database.database import Database
 
-    return Database(path, settings=settings, name=name)
+    return Database(path, settings=settings, name=name, consistency=consistency, staleness=staleness)
 
 
 def open_log(path: str | Path, *, settings: LogSettings | None = None, takeover: bool = False) -> Log:

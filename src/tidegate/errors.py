@@ -13,6 +13,7 @@
     │   ├── StoreUnavailable         the metadata store did not answer
     │   ├── ClockStalled             no timestamp could be had in time
     │   ├── WaitTimeout              what was waited for did not happen in time
+    │   │   └── Stalled                  a read: nothing moves towards the cut that it needs
     │   ├── Conflict                 somebody else was faster; run the transaction again
     │   ├── SchemaMismatch           rows of an older schema of their table; look it up again
     │   └── TransactionAborted       it was ended from outside; run it again
@@ -97,6 +98,16 @@ class ClockStalled(Retryable):
 
 class WaitTimeout(Retryable, TimeoutError):
     """What was waited for did not happen within the given time."""
+
+
+class Stalled(WaitTimeout):
+    """The cut that a read needs is too far off, or nothing has moved towards it for a while; `held_by` says why."""
+
+    def __init__(self, message: str, *, why: str = "stalled", held_by: str = "") -> None:
+        super().__init__(message)
+        self.why = why
+        """`lag` or `stalled`."""
+        self.held_by = held_by
 
 
 class Conflict(Retryable):

@@ -137,7 +137,7 @@ class Twins:
         self.owner.sql(f"CREATE TABLE {name} (id BIGINT PRIMARY KEY, n BIGINT) SHARDS {self.shards}")
 
     def note(self, at: Timestamp | None = None) -> None:
-        self.history.append((at or self.owner.query("SELECT 1 AS one").timestamp, self.model.copy()))
+        self.history.append((at or self.owner.query("SELECT 1 AS one", "strong").timestamp, self.model.copy()))
 
     def transact(self, steps: list[tuple[Any, ...]], aborts: bool, db: Database) -> None:
         try:

@@ -81,7 +81,7 @@ def test_processes_that_count_lose_nothing(path, tmp_path):
             assert child.wait(120) == 0 and child.lines == ["done"], child.errors.read_text()
         finally:
             child.kill()
-        assert db.query("SELECT n FROM t").rows() == [{"n": 100}]
+        assert db.query("SELECT n FROM t", "strong").rows() == [{"n": 100}]
 
 
 @pytest.mark.slow
@@ -99,9 +99,9 @@ def test_what_was_acknowledged_of_tables_survives_sigkill(path, tmp_path, seed):
             child.kill()
         said += child.lines
     with tidegate.open(path, settings=quick(pipeline=False)) as db:
-        found = {row["id"]: row["n"] for row in db.query("SELECT id, n FROM pairs").rows()}
+        found = {row["id"]: row["n"] for row in db.query("SELECT id, n FROM pairs", "strong").rows()}
         columns = {row["column"] for row in db.sql("DESCRIBE pairs")}
-        (counted,) = db.query("SELECT n FROM t").rows()
+        (counted,) = db.query("SELECT n FROM t", "strong").rows()
     facts = [line.split() for line in said]
     put = {name: int(number) for word, name, *rest in facts if word == "put" for number in rest}
     taken = {name for word, name, *_ in facts if word == "taken"}

@@ -25,8 +25,8 @@ MAY_IMPORT["snapshots"] = {"errors", "clock", "ports", "tables", "snapshots"}
 MAY_IMPORT["pipeline"] = (
     MAY_IMPORT["runtime"] | MAY_IMPORT["catalog"] | MAY_IMPORT["barrier"] | MAY_IMPORT["snapshots"] | {"pipeline"}
 )
-MAY_IMPORT["database"] = MAY_IMPORT["pipeline"] | {"database", "spark"}
-MAY_IMPORT["sim"] = MAY_IMPORT["database"] | {"reads", "sim"}
+MAY_IMPORT["database"] = MAY_IMPORT["pipeline"] | {"reads", "database", "spark"}
+MAY_IMPORT["sim"] = MAY_IMPORT["database"] | {"sim"}
 PURE = ("clock", "log", "txn", "topics", "tables", "catalog", "barrier", "reads")
 IMPURE_MODULES = {"time", "random", "os", "io", "socket", "subprocess", "sqlite3", "uuid", "secrets", "tempfile"}
 LONGEST = 500

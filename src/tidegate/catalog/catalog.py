@@ -112,6 +112,10 @@ class Catalog:
         """Those that a cut at this time shows, by name; since dropped ones too, while they are remembered."""
         return self._tables.at(timestamp)
 
+    def tables_changed(self, names: Sequence[str]) -> Timestamp:
+        """When one of the tables that have, or had, these names was last created, altered or dropped."""
+        return self._tables.changed(names)
+
     # -- planning --------------------------------------------------------------------------------------------
 
     def plan_create_topic(

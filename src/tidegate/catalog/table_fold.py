@@ -62,6 +62,15 @@ class TableFold:
         there = (each for each in self._by_id.values() if each.existed(timestamp))
         return tuple(sorted(there, key=lambda each: each.name))
 
+    def changed(self, names: Sequence[str]) -> Timestamp:
+        found = [each.schema.since if each.dropped is None else each.dropped for each in self._named(names)]
+        return max(found, default=Timestamp.ZERO)
+
+    def _named(self, names: Sequence[str]) -> Iterable[Table]:
+        if all(name in self._by_name for name in names):
+            return [self._by_name[name] for name in names]
+        return [each for each in self._by_id.values() if each.name in names]
+
     # -- planning --------------------------------------------------------------------------------------------
 
     def plan_create(

@@ -22,8 +22,8 @@ from tidegate.cli.demo_money import ChangeOfMind, Mover
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.database import Database
 from tidegate.database.settings import DatabaseSettings
-from tidegate.database.table_calls import Consistency
 from tidegate.errors import InvariantBroken, TidegateError
+from tidegate.reads.consistency import Consistency
 from tidegate.spark.java import JavaMissing, find_java
 
 ACCOUNTS: Final = 100

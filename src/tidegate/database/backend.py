@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from tidegate.catalog.entries import Topic
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.live_transactions import Keys, Writes
+from tidegate.database.read_gate import ReadAsk, ReadPlace
 from tidegate.database.received import Received
 from tidegate.tables.schema import Table
 from tidegate.topics.message_id import MessageId
@@ -53,7 +54,14 @@ class Backend(Protocol):
 
     def set_barriers(self, interval_ms: int, checkpoint_every: int) -> None: ...
 
-    def wait_visible(self, timestamp: Timestamp | None) -> Timestamp: ...
+    @property
+    def database_id(self) -> bytes:
+        """16 bytes, chosen when the database was created."""
+
+    def now(self) -> Timestamp:
+        """A Timestamp above all that was handed out before."""
+
+    def begin_read(self, ask: ReadAsk) -> ReadPlace: ...
 
     # Transactions
 

@@ -30,12 +30,14 @@ from tidegate.database.live_transactions import Keys, Writes
 from tidegate.database.local import LocalBackend
 from tidegate.database.outgoing import Key, Outgoing, check_count
 from tidegate.database.producer import Producer
+from tidegate.database.read_calls import ReadCalls
+from tidegate.database.read_settings import ReadSettings, parse_set
 from tidegate.database.remote.client import Disconnected, RemoteBackend
 from tidegate.database.remote.server import Server
 from tidegate.database.row_taker import RowTaker
 from tidegate.database.sent import Sent
+from tidegate.database.session import Memory
 from tidegate.database.settings import DatabaseSettings
-from tidegate.database.table_calls import TableCalls
 from tidegate.database.transaction import Transaction
 from tidegate.errors import (
     Closed,
@@ -52,6 +54,7 @@ from tidegate.errors import (
     TransactionNotFound,
     Unavailable,
 )
+from tidegate.reads.consistency import Consistency
 from tidegate.runtime.steps import run_async
 from tidegate.runtime.writer_lock import writer_of
 from tidegate.txn.coordinator_table import TIMEOUT
@@ -62,13 +65,22 @@ _TRY_EVERY_S: Final = 0.02
 T = TypeVar("T")
 
 
-class Database(TableCalls):
+class Database(ReadCalls):
     """A database. Its calls may come from any thread; use it as a context manager."""
 
-    def __init__(self, path: str | Path, *, settings: DatabaseSettings | None = None, name: str | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        settings: DatabaseSettings | None = None,
+        name: str | None = None,
+        consistency: Consistency | str | None = None,
+        staleness: float | None = None,
+    ) -> None:
         """Open or create the database at `path`, or connect to the process that has it open.
 
-        `name` is how this client is called in lists; by default it is its host and process.
+        `name` is how this client is called in lists; by default it is its host and process. `consistency` and
+        `staleness` are how it reads unless a query says otherwise; see `query`.
         Raises: what opening the log raises; `InUse` when another process owns the database and does not answer.
         """
         self.path = Path(path)
@@ -90,9 +102,9 @@ class Database(TableCalls):
         self._topics_as_of = -1
         """The version of the catalog they were looked up in, where that is known."""
         self._consumers: list[Consumer] = []
-        self.last_seen = Timestamp.ZERO
-        """The newest Timestamp this client knows to be visible."""
+        self.memory = Memory(ReadSettings().with_(consistency=consistency, staleness=staleness))
         self._backend = self._connect()
+        self.memory.wrote(self.again(lambda: self.backend.now()))
 
     # -- the owner -------------------------------------------------------------------------------------------
 
@@ -195,13 +207,25 @@ class Database(TableCalls):
     # -- statements ------------------------------------------------------------------------------------------
 
     def sql(self, statement: str) -> list[dict[str, Any]]:
-        """Run a statement; its rows, if it has any. INSERT, UPDATE and DELETE say how many rows they wrote."""
+        """Run a statement; its rows, if it has any. INSERT, UPDATE and DELETE say how many rows they wrote.
+
+        `SET consistency = ...` (also staleness, timeout, max_lag, engine) changes how this object reads.
+        """
+        change = parse_set(statement)
+        if change is not None:
+            self.memory.settings = self.memory.settings.set(*change)
+            return []
+        return self.run_sql(statement, self.memory)
+
+    def run_sql(self, statement: str, memory: Memory) -> list[dict[str, Any]]:
+        """As `sql`, for whoever remembers with `memory`."""
         from tidegate.database.dml import run_alone
 
-        found = run_alone(self, statement)
+        found = run_alone(self, statement, memory)
         if found is None:
             found = self.again(lambda: self.backend.execute(statement))
             self._forget_names()
+            memory.wrote(self.again(lambda: self.backend.now()))  # It may have changed the catalog.
         return found
 
     def topic(self, name: str, *, fresh: bool = False) -> Topic:
@@ -430,7 +454,12 @@ class Database(TableCalls):
 
     def seen(self, timestamp: Timestamp) -> None:
         """Remember how far this client has come."""
-        self.last_seen = max(self.last_seen, timestamp)
+        self.memory.wrote(timestamp)
+
+    @property
+    def last_seen(self) -> Timestamp:
+        """The newest Timestamp this client knows to be visible."""
+        return max(self.memory.seen)
 
     def next_turn(self) -> int:
         return next(self._turns)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tidegate.catalog.statements import Query, parse
-from tidegate.database.cut_reader import tables_in
+from tidegate.database.cut_reader import Params, TableAt, tables_in
 from tidegate.database.row_taker import RowTaker
 from tidegate.errors import InvalidArgument, SchemaMismatch
 from tidegate.tables.schema import Table, TableSchema
@@ -23,6 +23,7 @@ from tidegate.tables.statements import Delete, Insert, Update
 
 if TYPE_CHECKING:
     from tidegate.database.database import Database
+    from tidegate.database.session import Memory
     from tidegate.database.transaction import Transaction
 
 _ATTEMPTS: Final = 100
@@ -32,14 +33,21 @@ _GIVEN: Final = "given rows"
 Rows = list[dict[str, Any]]
 
 
-def run_alone(database: Database, sql: str) -> Rows | None:
+def run_alone(database: Database, sql: str, memory: Memory) -> Rows | None:
     """Run a statement as a transaction of its own; None when it is none that reads or writes rows."""
     statement = parse(sql)
     if isinstance(statement, Insert) and not statement.keep_existing and statement.query is None:
-        return _wrote(database.insert(statement.table, _values(database, statement)).messages)
+        sent = database.insert(statement.table, _values(database, statement))
+        memory.wrote(sent.timestamp)
+        return _wrote(sent.messages)
     if isinstance(statement, Insert | Update | Delete):
-        return database.run(lambda txn: _run(database, txn, statement), attempts=_ATTEMPTS)
-    return database.query(sql).rows() if isinstance(statement, Query) else None
+
+        def work(txn: Transaction) -> Rows:
+            txn.on_commit = memory.wrote
+            return _run(database, txn, statement)
+
+        return database.run(work, attempts=_ATTEMPTS)
+    return database.read(sql, memory.settings, memory).rows() if isinstance(statement, Query) else None
 
 
 def run_in(database: Database, txn: Transaction, sql: str) -> Rows:
@@ -107,7 +115,7 @@ def _values(database: Database, statement: Insert) -> Any:
     query: exp.Query = selects[0]
     for each in selects[1:]:
         query = exp.union(query, each, distinct=False)
-    return database.cut_reader.query(query.sql(DIALECT), {}, database.last_seen)
+    return database.cut_reader.query(query.sql(DIALECT), {})
 
 
 def _selected(database: Database, txn: Transaction, taker: RowTaker, statement: Insert) -> pa.Table:
@@ -202,16 +210,22 @@ def _select(statement: Update | Delete, columns: list[Any]) -> str:
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read(database: Database, txn: Transaction, sql: str, given: Mapping[str, pa.Table] | None = None) -> pa.Table:
+def read(
+    database: Database,
+    txn: Transaction,
+    sql: str,
+    given: Mapping[str, pa.Table] | None = None,
+    params: Params = None,
+) -> pa.Table:
     """The answer to a query at the Timestamp of the transaction's reads, its own rows on top; over `given` too."""
     names = sorted(tables_in(sql).difference(given or ()))
     if not names:
-        return database.cut_reader.query(sql, {}, database.last_seen)
+        return database.cut_reader.query(sql, {}, None, given)
     at = txn.read(names[0], [])
     database.wait_visible(at)
-    tables = {name: database.table_at(name, at) for name in names}
-    own = {each.id: txn.own_changes(each) for each in tables.values()}
-    return database.cut_reader.query(sql, tables, at, own, given)
+    tables = {name: TableAt(database.table_at(name, at), at) for name in names}
+    own = {each.table.id: txn.own_changes(each.table) for each in tables.values()}
+    return database.cut_reader.query(sql, tables, own, given, params=params)
 
 
 def _there(database: Database, txn: Transaction, name: str, keys: pa.Table) -> pa.Table:

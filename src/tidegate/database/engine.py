@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -23,11 +24,20 @@ from tidegate.clock.timestamp import Timestamp
 from tidegate.database.clients import OWNER, Clients
 from tidegate.database.live_transactions import Keys, Writes
 from tidegate.database.producing import Producing
+from tidegate.database.read_gate import ReadGate
 from tidegate.database.report import Report
 from tidegate.database.settings import DatabaseSettings
 from tidegate.database.subscriptions import Subscriptions
 from tidegate.database.transactions import Transactions
-from tidegate.errors import NotFound, OutcomeUnknown, Retryable, SchemaMismatch, TidegateError, WaitTimeout
+from tidegate.errors import (
+    InvariantBroken,
+    NotFound,
+    OutcomeUnknown,
+    Retryable,
+    SchemaMismatch,
+    TidegateError,
+    WaitTimeout,
+)
 from tidegate.log.message import Message, MessageType
 from tidegate.pipeline.host import Pipeline
 from tidegate.pipeline.spark_worker import spark_worker
@@ -47,6 +57,7 @@ from tidegate.txn.txn_id import TxnId
 _logger = logging.getLogger("tidegate.database")
 SYSTEM: Final = "system"
 _SHAPE: Final = "database/shape"
+_IDENTITY: Final = "database/id"
 _LOOK_EVERY_S: Final = 0.05
 _READ_S: Final = 10.0
 _DDL_S: Final = 10.0
@@ -65,6 +76,8 @@ class Engine:
         with ExitStack() as ends:
             self.log: Final = ends.enter_context(Log(path, settings=self.settings.log, takeover=takeover))
             self.channels, coordinators = self._shape()
+            self.id: Final = self._identity()
+            """Chosen when the database was created."""
             self._catalog = Catalog()
             self._catalog_lock = Lock()
             self.log.channel(SYSTEM)
@@ -100,6 +113,7 @@ class Engine:
             if self._catalog.tables():
                 self.pipeline.start()
             self.report: Final = Report(self)
+            self.reads: Final = ReadGate(self)
             self._stop = Event()
             self._thread = Thread(target=self._look_after, name="tidegate-database", daemon=True)
             self._thread.start()
@@ -129,6 +143,14 @@ class Engine:
             found = store.get(_SHAPE)
         shape = json.loads(found.value) if found is not None else {}
         return [f"data-{number}" for number in range(shape["channels"])], int(shape["coordinators"])
+
+    def _identity(self) -> bytes:
+        store = self.log.metadata
+        store.compare_and_set(_IDENTITY, secrets.token_bytes(16), expected=0)
+        found = store.get(_IDENTITY)
+        if found is None:
+            raise InvariantBroken(f"{self.path}: the database has no identity")
+        return found.value
 
     def _restore_catalog(self, snapshot: bytes) -> None:
         self._catalog = Catalog.restore(snapshot)
@@ -227,6 +249,11 @@ class Engine:
                     if each.name == name:
                         return each
             return self._catalog.table(name)
+
+    def tables_changed(self, names: Sequence[str]) -> Timestamp:
+        """When one of the tables that have, or had, these names was last created, altered or dropped."""
+        with self._catalog_lock:
+            return self._catalog.tables_changed(names)
 
     def check_places(self, writes: Writes) -> None:
         """Refuse messages for a topic or table that was dropped since its place was looked up: nobody would ever read

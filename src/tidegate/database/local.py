@@ -15,6 +15,7 @@ from tidegate.database.clients import OWNER
 from tidegate.database.ddl import run_ddl
 from tidegate.database.engine import Engine
 from tidegate.database.live_transactions import Keys, Writes
+from tidegate.database.read_gate import ReadAsk, ReadPlace
 from tidegate.database.received import Received
 from tidegate.errors import InvalidArgument
 from tidegate.runtime.steps import run
@@ -119,10 +120,15 @@ class LocalBackend:
     def set_barriers(self, interval_ms: int, checkpoint_every: int) -> None:
         self.engine.pipeline.change(BarrierSettings(interval_ms=interval_ms, checkpoint_every=checkpoint_every))
 
-    def wait_visible(self, timestamp: Timestamp | None) -> Timestamp:
-        at = self.engine.log.allocate(1) if timestamp is None else timestamp
-        self.engine.wait_until_visible(at)
-        return at
+    @property
+    def database_id(self) -> bytes:
+        return self.engine.id
+
+    def now(self) -> Timestamp:
+        return self.engine.log.allocate(1)
+
+    def begin_read(self, ask: ReadAsk) -> ReadPlace:
+        return self.engine.reads.begin(ask)
 
     # -- transactions ----------------------------------------------------------------------------------------
 

@@ -288,6 +288,25 @@ class Report:
             found.append(row)
         return found
 
+    def what_holds(self, channel: str) -> str:
+        """Why a channel's ticks do not go on, and what to do."""
+        now = self._engine.log.allocate(1)
+        entries = [entry for _, entry in self._engine.transactions.look(finished=0) if entry is not None]
+        row = next(each for each in self._channels(now, entries) if each["name"] == channel)
+        if row.get("error"):
+            return f"it cannot write: {row['error']}"
+        held = row["held_by"]
+        if held is None:
+            return "its disk does not answer; `tidegate status` shows it"
+        where = ", ".join(held["places"][:3]) or "all its places"
+        since = f"since {held['since_time']} ({held['for_ms'] / 1000:.1f} s)"
+        if held["transaction"] is not None:
+            return (
+                f"transaction {held['transaction']} holds {where} {since} while its commit is written;"
+                f" `tidegate transactions` shows it"
+            )
+        return f"an append to {where} is under way {since}; `tidegate status` shows the channel"
+
     def _writer(self, name: str) -> ChannelWriter | None:
         try:
             return self._engine.log.channel(name, create=False)

@@ -7,28 +7,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import RLock
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.backend import Backend, Limits
-from tidegate.database.cut_reader import CutReader, tables_in
 from tidegate.database.local import LocalBackend
 from tidegate.database.outgoing import Outgoing
-from tidegate.database.result import Result
 from tidegate.database.row_taker import RowTaker
 from tidegate.database.sent import Sent
 from tidegate.database.transaction import Transaction
-from tidegate.errors import InvalidArgument, NotFound, NotLeader, SchemaMismatch, TransactionAborted
-from tidegate.runtime.log_files import LogFiles
-from tidegate.snapshots.store import SnapshotStore
-from tidegate.stores.sqlite_metadata import SqliteMetadataStore
+from tidegate.errors import NotFound, NotLeader, SchemaMismatch, TransactionAborted
 from tidegate.tables.schema import Table
 
 _logger = logging.getLogger("tidegate.database")
 T = TypeVar("T")
-Consistency = Literal["strong", "eventual"] | Timestamp
 
 
 class TableCalls(ABC):
@@ -36,12 +30,8 @@ class TableCalls(ABC):
 
     path: Path
     name: str
-    last_seen: Timestamp
     _lock: RLock
     _tables: dict[str, RowTaker]
-    _cut_reader: CutReader | None = None
-    _metadata: SqliteMetadataStore | None = None
-    _cut_reader_life = -1
     life: int
 
     @property
@@ -67,6 +57,10 @@ class TableCalls(ABC):
 
     @abstractmethod
     def seen(self, timestamp: Timestamp) -> None: ...
+
+    @property
+    @abstractmethod
+    def last_seen(self) -> Timestamp: ...
 
     @abstractmethod
     def _check_names(self) -> None: ...
@@ -194,60 +188,3 @@ class TableCalls(ABC):
         if not isinstance(backend, LocalBackend):
             raise NotLeader(f"{self.path} is owned by another process; its pipeline runs there")
         backend.engine.pipeline.use(session_worker(session))
-
-    # -- reading ---------------------------------------------------------------------------------------------
-
-    def query(self, sql: str, consistency: Consistency = "strong") -> Result:
-        """The answer to a query in Spark SQL, of one cut.
-
-        `strong` has everything that was acknowledged before the call, from the last checkpoint and the log behind it;
-        `eventual` is the last checkpoint; a Timestamp is that time.
-        Raises: `NotFound`, `InvalidArgument`; `Truncated` for a time that is not kept any more; `WaitTimeout`.
-        """
-        names = sorted(tables_in(sql))
-        if consistency == "strong":
-            at = self.wait_visible(None)
-        elif consistency == "eventual":
-            # Not before the tables were as they are: the log has what the last checkpoint lacks for that.
-            known = [found.table.schema.since for name in names if (found := self.find_table(name)) is not None]
-            changed = max(known, default=Timestamp.ZERO)
-            at = self.cut_reader.newest
-            if at < changed:
-                at = self.wait_visible(changed)
-        elif isinstance(consistency, Timestamp):
-            at = self.wait_visible(consistency)
-        else:
-            raise InvalidArgument(f"consistency is 'strong', 'eventual' or a Timestamp, not {consistency!r}")
-        # Looked up after the Timestamp was had, so that every change of a table up to it is known.
-        tables = {name: self.table_at(name, at) for name in names}
-        found = self.cut_reader.query(sql, tables, at)
-        self.seen(at)
-        return Result(found, at)
-
-    def wait_visible(self, timestamp: Timestamp | None) -> Timestamp:
-        """Wait until everything at or below a Timestamp, or written until now, can be read; that Timestamp."""
-        return self.again(lambda: self.backend.wait_visible(timestamp))
-
-    @property
-    def cut_reader(self) -> CutReader:
-        """Reads tables in this process."""
-        with self._lock:
-            backend = self.backend
-            if self._cut_reader is None or self._cut_reader_life != self.life:
-                self._close_reading()
-                if isinstance(backend, LocalBackend):
-                    found = CutReader(backend.engine.pipeline.store, backend.engine.log, backend.channels)
-                else:
-                    self._metadata = SqliteMetadataStore(self.path / "meta.sqlite")
-                    store = SnapshotStore(self.path / "snapshots", self._metadata)
-                    found = CutReader(store, LogFiles(self.path), backend.channels)
-                self._cut_reader, self._cut_reader_life = found, self.life
-            return self._cut_reader
-
-    def _close_reading(self) -> None:
-        reader, self._cut_reader = self._cut_reader, None
-        metadata, self._metadata = self._metadata, None
-        if reader is not None:
-            reader.close()
-        if metadata is not None:
-            metadata.close()

@@ -40,8 +40,10 @@ from tidegate.txn.coordinator_table import TIMEOUT
 from tidegate.txn.txn_id import TxnId
 
 if TYPE_CHECKING:
+    from tidegate.database.cut_reader import Params
     from tidegate.database.database import Database
     from tidegate.database.received import Received
+    from tidegate.database.result import Result
 
 
 class Transaction:
@@ -49,7 +51,7 @@ class Transaction:
 
     __slots__ = (
         "_database", "_deadline_s", "_failed", "_idle", "_lock", "_outgoing", "_under_way", "_used_owner",
-        "_writing_ahead", "commit_timestamp", "id", "life", "read_at", "state", "timeout_ms",
+        "_writing_ahead", "commit_timestamp", "id", "life", "on_commit", "read_at", "state", "timeout_ms",
     )  # fmt: skip
 
     def __init__(self, database: Database, id: TxnId, timeout_ms: int | None, life: int) -> None:
@@ -77,6 +79,8 @@ class Transaction:
         """As of when it reads, if it has read."""
         self.commit_timestamp: Timestamp | None = None
         """Its place in time, once it is committed."""
+        self.on_commit: Callable[[Timestamp], None] | None = None
+        """Told of its commit Timestamp."""
         self.state = "OPEN"
 
     # -- what it does ----------------------------------------------------------------------------------------
@@ -124,6 +128,18 @@ class Transaction:
         from tidegate.database.dml import run_in
 
         return run_in(self._database, self, statement)
+
+    def query(self, sql: str, *, params: Params = None) -> Result:
+        """The answer to a query at the Timestamp of the transaction's reads, its own rows on top.
+
+        The same cut for all its queries. What it reads is not noted: `read` does that for keys whose change by somebody
+        else must make the commit fail.
+        """
+        from tidegate.database.dml import read
+        from tidegate.database.result import Result
+
+        rows = read(self._database, self, sql, params=params)
+        return Result(rows, self.read_at or self._database.last_seen)
 
     def _write_rows(self, table: str, rows: Any, *, delete: bool) -> int:
         found = self._database.table(table)
@@ -315,6 +331,8 @@ class Transaction:
         self.state = "COMMITTED"
         self._outgoing = None
         self._database.seen(timestamp)
+        if self.on_commit is not None:
+            self.on_commit(timestamp)
         return timestamp
 
     def _refused(self, error: TidegateError) -> None:

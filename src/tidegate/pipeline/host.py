@@ -95,13 +95,8 @@ class Pipeline(PipelineState):
         return self._engine.settings
 
     @property
-    def service_time(self) -> Timestamp:
-        """The Timestamp of the last checkpoint."""
-        return self._pointer.timestamp
-
-    @property
-    def pointer(self) -> Pointer:
-        return self._pointer
+    def has_worker(self) -> bool:
+        return self._start_worker is not None
 
     @property
     def is_running(self) -> bool:
@@ -166,6 +161,16 @@ class Pipeline(PipelineState):
                     raise WaitTimeout(f"flush: no checkpoint at {wanted} within {timeout_s:g} s: {self._why()}")
                 self._changed.wait(min(left, _AGAIN_S))
             return self._pointer.timestamp
+
+    def ask_barrier(self, why: str) -> bool:
+        """Have a barrier taken now; False while the pipeline is not there to take one."""
+        self.start()
+        with self._changed:
+            if self._machines is None:
+                return False
+            self._machines.clock.ask(now_ms(), why)
+            self._changed.notify_all()
+            return True
 
     def wait_for(self, timestamp: Timestamp, timeout_s: float) -> bool:
         """Wait until the service time has reached a Timestamp, without asking for a barrier."""
@@ -328,12 +333,14 @@ class Pipeline(PipelineState):
         self._handed = [] if at is None else [at]
         self._entries.clear()
         self._perform(machines.epochs.register(WORKER, term, now_ms()))
+        self._was_heard = False
         self._child = self._start_worker(self, work, at)
         for cut in self._handed:
             self._child.send(_said(cut))
 
     def heard(self, term: int, message: dict[str, Any]) -> None:
         """The worker has said something."""
+        self._was_heard = True
         if "error" in message:
             self._said = str(message["error"])
         if "ready" in message:

@@ -37,6 +37,8 @@ class PipelineState:
         self._pointer: Pointer = self.store.pointer()
         self._machines: Machines | None = None
         self._child: Worker | None = None
+        self._was_heard = False
+        """Whether the worker has said anything."""
         self._worker_term = 0
         self._handed: list[Cut] = []
         """Cuts for a worker that is about to start."""
@@ -72,6 +74,34 @@ class PipelineState:
         if self._child is None:
             return "the worker has not started yet"
         return f"the worker, process {self._child.pid}, has not finished epoch {self._pointer.epoch + 1}"
+
+    @property
+    def service_time(self) -> Timestamp:
+        """The Timestamp of the last checkpoint."""
+        return self._pointer.timestamp
+
+    @property
+    def pointer(self) -> Pointer:
+        return self._pointer
+
+    def what_holds(self) -> str:
+        """Why the service time does not go on."""
+        if not self.has_worker:
+            return "this database was opened without a pipeline"
+        with self._lock:
+            return self._why()
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether the worker is on its way, and has not failed."""
+        if not self.has_worker or self._is_paused or self.failure is not None:
+            return False
+        return self._machines is None or self._child is None or not self._was_heard
+
+    @property
+    def has_worker(self) -> bool:
+        """Whether somebody can be started who folds."""
+        raise NotImplementedError
 
     def status(self) -> dict[str, Any]:
         """The pipeline as data: how far it is, and what holds it up."""

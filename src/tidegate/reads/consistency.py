@@ -1,7 +1,7 @@
 """How fresh an answer must be: what was asked for, the Timestamp that follows from it, and the cut to answer from.
 
     strong      everything acknowledged before the read was asked for
-    session     everything that the session itself has written or seen; the default
+    session     everything acknowledged before the session began, and all that it has written or seen; the default
     bounded     everything acknowledged up to `staleness` (5 s) before the read was asked for
     eventual    the last checkpoint
     Timestamp   exactly that cut

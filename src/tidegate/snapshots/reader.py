@@ -144,9 +144,16 @@ class SnapshotReader:
     def _explained(
         self, error: Exception, manifest: Manifest, table: Table, files: Sequence[FileEntry]
     ) -> TidegateError | Exception:
+        return self.damage(manifest, table, files) or _failed(error, table)
+
+    def damage(
+        self, manifest: Manifest, table: Table, files: Sequence[FileEntry] | None = None
+    ) -> Truncated | SnapshotDamaged | None:
+        """What is wrong with the files of a table at a checkpoint, if anything is."""
+        files = manifest.files(table.id) if files is None else files
         damage = find_damage(self._store.root, files, whole=False) or find_damage(self._store.root, files, whole=True)
         if damage is None:
-            return _failed(error, table)
+            return None
         entry, why = damage
         path = self._store.root / entry.path
         floor = self._store.floor().of(table.id)

@@ -18,7 +18,7 @@ from threading import Lock
 from typing import Final
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.errors import Conflict, InvalidArgument, NotLeader, OutcomeUnknown, TidegateError, Truncated
+from tidegate.errors import Conflict, InvalidArgument, NotFound, NotLeader, OutcomeUnknown, TidegateError, Truncated
 from tidegate.ports.metadata import MetadataStore
 from tidegate.snapshots.damage import SnapshotDamaged, find_damage
 from tidegate.snapshots.durable import make_directory, remove, write_new
@@ -125,6 +125,8 @@ class SnapshotStore:
         pointer = self.pointer()
         if timestamp >= pointer.timestamp:
             return self.manifest(pointer)
+        if (found := self._just_before(pointer, timestamp)) is not None:
+            return found
         committed, _ = self.history(pointer)
         floor = self.floor().lowest
         for each in reversed(committed):
@@ -135,6 +137,41 @@ class SnapshotStore:
         if floor <= 1 and (not committed or committed[0].checkpoint == 1):
             return Manifest()  # before anything was written
         raise self._truncated(f"the time {timestamp}")
+
+    def _just_before(self, pointer: Pointer, timestamp: Timestamp) -> Manifest | None:
+        """The newest at or before a time, when it is one of the last few: mostly a read was overtaken by a commit."""
+        file, checkpoint = pointer.manifest, pointer.checkpoint
+        floor = self.floor().lowest
+        for _ in range(CACHED_MANIFESTS // 2):
+            name = ManifestName.parse(file)
+            if name is None or checkpoint < floor:
+                return None
+            found = self.read_manifest(file, checkpoint)
+            if name.timestamp <= timestamp:
+                return found
+            file, checkpoint = found.previous, found.checkpoint - 1
+        return None
+
+    def checkpoint(self, number: int) -> Manifest:
+        """A checkpoint by its number. Pin it before reading a table by it.
+
+        Raises: `NotFound` when there was none; `Truncated` when retention has removed it.
+        """
+        pointer = self.pointer()
+        if number == pointer.checkpoint:
+            return self.manifest(pointer)
+        if not 0 < number < pointer.checkpoint:
+            raise NotFound(f"there is no checkpoint {number}; the newest is {pointer.checkpoint}")
+        floor = self.floor().lowest
+        if number >= floor:
+            committed, _ = self.history(pointer)
+            for each in reversed(committed):
+                if each.checkpoint == number:
+                    return self.read_manifest(each.file, number)
+        raise Truncated(
+            f"checkpoint {number} is older than the retention time; the oldest that is kept is {max(floor, 1)}."
+            f" Read there, or raise the retention time"
+        )
 
     def verify(self, manifest: Manifest) -> list[SnapshotDamaged]:
         """Read every page of every file of a checkpoint, and say which are not what was written."""

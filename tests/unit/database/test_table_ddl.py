@@ -39,12 +39,12 @@ def db(desk):
     return desk.db
 
 
-def rows(db, sql="SELECT * FROM t", **options):
-    return sorted((tuple(row.values()) for row in db.query(sql, **options).rows()), key=repr)
+def rows(db, sql="SELECT * FROM t", consistency="strong"):
+    return sorted((tuple(row.values()) for row in db.query(sql, consistency).rows()), key=repr)
 
 
-def columns(db, **options):
-    return db.query("SELECT * FROM t", **options).to_arrow().schema.names
+def columns(db, consistency="strong"):
+    return db.query("SELECT * FROM t", consistency).to_arrow().schema.names
 
 
 class Counted:
@@ -131,7 +131,7 @@ class TestSchemasByTimestamp:
         def look(db):
             while not stop.is_set():
                 try:
-                    found = db.query("SELECT * FROM t WHERE id = 1").to_arrow()
+                    found = db.query("SELECT * FROM t WHERE id = 1", "strong").to_arrow()
                     again = db.query("SELECT * FROM t WHERE id = 1", db.last_seen).to_arrow()
                     if len(found.schema.names) == 3 and found.to_pylist() != [{"id": 1, "name": "a", "n": 1}]:
                         wrong.append(found.to_pylist())

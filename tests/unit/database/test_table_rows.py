@@ -43,9 +43,9 @@ def owner(open_desk):
     return open_desk().db
 
 
-def rows(db, sql="SELECT * FROM t", **options):
+def rows(db, sql="SELECT * FROM t", consistency="strong"):
     """The rows of a query as tuples, in order."""
-    return sorted((tuple(row.values()) for row in db.query(sql, **options).rows()), key=repr)
+    return sorted((tuple(row.values()) for row in db.query(sql, consistency).rows()), key=repr)
 
 
 class TestTheExample:
@@ -369,8 +369,9 @@ class TestShards:
             txn.delete("t", pa.array(keys[:100]))
         shards = {}
         table = desk.engine.table("t")
-        at = desk.db.wait_visible(None)
-        for batch in desk.db.cut_reader.tail(table, tidegate.Timestamp.ZERO, at):
+        at = desk.db.engine.log.allocate(1)
+        desk.db.wait_visible(at)
+        for batch in desk.db.cut_reader.tails.batches(table, tidegate.Timestamp.ZERO, at):
             for at, vchannel in enumerate(batch.vchannels):
                 for row in changes_of(table, [batch.where(batch.vchannel_ids == at)]).to_pylist():
                     shards.setdefault(row["id"], set()).add(vchannel)

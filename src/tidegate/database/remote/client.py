@@ -20,6 +20,7 @@ from tidegate.catalog.table_fold import table_of
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.backend import Limits
 from tidegate.database.live_transactions import Keys, Writes
+from tidegate.database.read_gate import ReadAsk, ReadPlace, pack_ask, unpack_place
 from tidegate.database.received import Received
 from tidegate.database.remote import frames
 from tidegate.database.remote.address import find
@@ -30,6 +31,8 @@ from tidegate.txn.txn_id import TxnId
 
 _logger = logging.getLogger("tidegate.database")
 _CONNECT_S: Final = 2.0
+_WAIT_MAX_S: Final = 86_400.0
+"""A read that makes progress may wait for long; one that does not is refused by the owner."""
 
 
 class Disconnected(Exception):
@@ -67,6 +70,7 @@ class RemoteBackend:
             )
         self._channels = int(found["channels"])
         self.limits: Final = Limits(**found["limits"])
+        self.database_id: Final = bytes.fromhex(found["database"])
         self.owner_pid: Final = int(found["pid"])
         self._beat_s = found["lease_ms"] / 3000
         self._thread = Thread(target=self._keep_alive, name="tidegate-alive", daemon=True)
@@ -124,8 +128,13 @@ class RemoteBackend:
     def set_barriers(self, interval_ms: int, checkpoint_every: int) -> None:
         self._call("set_barriers", {"interval_ms": interval_ms, "checkpoint_every": checkpoint_every})
 
-    def wait_visible(self, timestamp: Timestamp | None) -> Timestamp:
-        return Timestamp(self._call("wait_visible", {"timestamp": None if timestamp is None else int(timestamp)})[0])
+    def now(self) -> Timestamp:
+        return Timestamp(self._call("now", {})[0])
+
+    def begin_read(self, ask: ReadAsk) -> ReadPlace:
+        wait_s = _WAIT_MAX_S if ask.timeout_ms is None else ask.timeout_ms / 1000
+        found = self._call("begin_read", pack_ask(ask), timeout_s=self._answer_s + wait_s)[0]
+        return unpack_place(found, table_of)
 
     # -- transactions ----------------------------------------------------------------------------------------
 

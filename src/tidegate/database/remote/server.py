@@ -18,6 +18,7 @@ from tidegate.catalog.table_fold import table_facts
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.engine import Engine
 from tidegate.database.local import LocalBackend
+from tidegate.database.read_gate import pack_place, unpack_ask
 from tidegate.database.remote import frames
 from tidegate.database.remote.address import Address
 from tidegate.errors import InvalidArgument, InvariantBroken, TidegateError
@@ -128,6 +129,7 @@ def _hello(asked: Asked) -> Any:
     settings = asked.backend.engine.settings
     return {
         "channels": asked.backend.channels,
+        "database": asked.backend.database_id.hex(),
         "lease_ms": settings.lease_ms,
         "version": frames.VERSION,
         "limits": asked.backend.limits._asdict(),
@@ -149,9 +151,8 @@ def _table(asked: Asked) -> Any:
     return table_facts(asked.backend.table(asked.head["name"], None if at is None else Timestamp(at)))
 
 
-def _wait_visible(asked: Asked) -> Any:
-    at = asked.head["timestamp"]
-    return int(asked.backend.wait_visible(None if at is None else Timestamp(at)))
+def _begin_read(asked: Asked) -> Any:
+    return pack_place(asked.backend.begin_read(unpack_ask(asked.head)), table_facts)
 
 
 def _commit(asked: Asked) -> Any:
@@ -207,7 +208,8 @@ CALLS: Final[dict[str, Callable[[Asked], Any]]] = {
     "flush": lambda asked: int(asked.backend.flush(asked.head["timeout_s"])),
     "pause_pipeline": lambda asked: asked.backend.pause_pipeline(bool(asked.head["paused"])),
     "set_barriers": lambda asked: asked.backend.set_barriers(*asked.of("interval_ms", "checkpoint_every")),
-    "wait_visible": _wait_visible,
+    "now": lambda asked: int(asked.backend.now()),
+    "begin_read": _begin_read,
     "begin": lambda asked: str(asked.backend.begin(asked.head["timeout_ms"])),
     "commit": _commit,
     "write_ahead": _write_ahead,

@@ -1,0 +1,276 @@
+"""`ReadCalls`: the part of a `Database` that answers queries: one cut each, as fresh as asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import sqlglot
+
+from tidegate.clock.timestamp import Timestamp
+from tidegate.database.cut_reader import Cancel, CutReader, Params, TableAt, shown, tables_in
+from tidegate.database.local import LocalBackend
+from tidegate.database.read_gate import ReadAsk, ReadPlace
+from tidegate.database.read_settings import ReadSettings
+from tidegate.database.result import Result, ResultStream
+from tidegate.database.session import Memory, Session
+from tidegate.database.snapshot import Snapshot
+from tidegate.database.table_calls import TableCalls
+from tidegate.database.tails import TailTooLong
+from tidegate.errors import InvalidArgument
+from tidegate.reads.consistency import Asked, Consistency, Seen
+from tidegate.reads.time_travel import AsOf, take_times
+from tidegate.runtime.log_files import LogFiles
+from tidegate.snapshots.store import SnapshotStore
+from tidegate.stores.sqlite_metadata import SqliteMetadataStore
+from tidegate.tables.spark_sql import DIALECT
+
+
+class Prepared(NamedTuple):
+    """A query, read once."""
+
+    sql: str
+    """Without the times that it names."""
+    tables: Sequence[str]
+    """What it reads at the cut that it gets."""
+    times: dict[str, AsOf]
+    """What it reads at times of its own, by the names that stand for it in `sql`."""
+
+
+class ReadCalls(TableCalls):
+    """Reading; `Database` has the rest."""
+
+    memory: Memory
+    """Of the calls made on the database itself."""
+    _cut_reader: CutReader | None = None
+    _metadata: SqliteMetadataStore | None = None
+
+    @property
+    def id(self) -> bytes:
+        """By which tokens of sessions tell databases apart."""
+        return self.backend.database_id
+
+    def query(
+        self,
+        sql: str,
+        consistency: Consistency | str | None = None,
+        *,
+        params: Params = None,
+        staleness: float | None = None,
+        timeout: float | None = None,
+        max_lag: float | None = None,
+        engine: str | None = None,
+    ) -> Result:
+        """The answer to a query in Spark SQL, of one cut.
+
+        `consistency` is `strong` (all that was acknowledged before the call), `session` (all that was written or seen
+        through this object; the default), `bounded` (all that was acknowledged `staleness` seconds before the call, 5
+        by default), `eventual` (the last checkpoint), or a Timestamp. `params` are the values of `?`, or of `:name`.
+        `timeout` bounds waiting and computing, in seconds. `engine` is `duckdb`, `spark`, or `auto`: DuckDB unless it
+        cannot answer as Spark would.
+
+        Raises: `NotFound`, `InvalidArgument`; `Truncated` for a time that is not kept any more; `Stalled` when its cut
+        is more than `max_lag` seconds off, or nothing has moved towards it for 3 s; `WaitTimeout`.
+        """
+        wanted = self.memory.settings.with_(
+            consistency=consistency, staleness=staleness, timeout=timeout, max_lag=max_lag, engine=engine
+        )
+        return self.read(sql, wanted, self.memory, params)
+
+    async def query_async(
+        self,
+        sql: str,
+        consistency: Consistency | str | None = None,
+        *,
+        params: Params = None,
+        staleness: float | None = None,
+        timeout: float | None = None,
+        max_lag: float | None = None,
+        engine: str | None = None,
+    ) -> Result:
+        """`query` for asyncio. Cancelled, the query is ended."""
+        wanted = self.memory.settings.with_(
+            consistency=consistency, staleness=staleness, timeout=timeout, max_lag=max_lag, engine=engine
+        )
+        cancel = Cancel()
+        try:
+            return await asyncio.to_thread(self.read, sql, wanted, self.memory, params, None, cancel)
+        except asyncio.CancelledError:
+            cancel.set()
+            raise
+
+    def stream(
+        self,
+        sql: str,
+        consistency: Consistency | str | None = None,
+        *,
+        params: Params = None,
+        staleness: float | None = None,
+        max_lag: float | None = None,
+    ) -> ResultStream:
+        """As `query`, for an answer that need not fit into memory: Arrow batches, computed as they are taken."""
+        wanted = self.memory.settings.with_(consistency=consistency, staleness=staleness, max_lag=max_lag)
+        return self.read_stream(sql, wanted, self.memory, params)
+
+    def snapshot(
+        self, consistency: Consistency | str | None = None, *, staleness: float | None = None, timeout: float = 600.0
+    ) -> Snapshot:
+        """One cut for any number of queries. It is let go when it is closed, or after `timeout` seconds."""
+        wanted = self.memory.settings.with_(consistency=consistency, staleness=staleness)
+        return self.take_snapshot(wanted, self.memory, timeout)
+
+    def session(
+        self,
+        *,
+        token: str | None = None,
+        consistency: Consistency | str | None = None,
+        staleness: float | None = None,
+        timeout: float | None = None,
+        max_lag: float | None = None,
+        engine: str | None = None,
+    ) -> Session:
+        """A session: its reads never go back, and see what was written through it.
+
+        With a `token` it goes on where that session was. What is not given is as for the database.
+        """
+        settings = self.memory.settings.with_(
+            consistency=consistency, staleness=staleness, timeout=timeout, max_lag=max_lag, engine=engine
+        )
+        return Session(self, settings, token)  # type: ignore[arg-type]
+
+    # -- for sessions and snapshots ------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        sql: str,
+        wanted: ReadSettings,
+        memory: Memory | None,
+        params: Params = None,
+        snapshot: Snapshot | None = None,
+        cancel: Cancel | None = None,
+    ) -> Result:
+        """The answer to a query for whoever remembers with `memory`."""
+        began = time.monotonic()
+        prepared = prepare(sql)
+        place, tables = self._place(prepared, wanted, memory, snapshot)
+        engine = "spark" if wanted.engine == "spark" else "duckdb"
+        try:
+            left = None if wanted.timeout_s is None else max(wanted.timeout_s - (time.monotonic() - began), 0.001)
+            rows = self.cut_reader.query(prepared.sql, tables, params=params, timeout_s=left, cancel=cancel)
+        except TailTooLong:
+            # The log behind the last checkpoint is too long to be read each time: a newer checkpoint has to come.
+            place, tables = self._place(prepared, wanted, memory, snapshot, checkpoint=True)
+            rows = self.cut_reader.query(prepared.sql, tables, params=params, timeout_s=wanted.timeout_s, cancel=cancel)
+        if memory is not None:
+            memory.read(place.at)
+        return Result(rows, place.at, engine=engine, waited_ms=place.waited_ms)
+
+    def read_stream(
+        self,
+        sql: str,
+        wanted: ReadSettings,
+        memory: Memory | None,
+        params: Params = None,
+        snapshot: Snapshot | None = None,
+    ) -> ResultStream:
+        """As `read`, batch by batch."""
+        prepared = prepare(sql)
+        place, tables = self._place(prepared, wanted, memory, snapshot)
+        try:
+            found = ResultStream(self.cut_reader.stream(prepared.sql, tables, params=params), place.at, place.waited_ms)
+        except TailTooLong:
+            place, tables = self._place(prepared, wanted, memory, snapshot, checkpoint=True)
+            found = ResultStream(self.cut_reader.stream(prepared.sql, tables, params=params), place.at, place.waited_ms)
+        if memory is not None:
+            memory.read(place.at)
+        return found
+
+    def take_snapshot(self, wanted: ReadSettings, memory: Memory, timeout_s: float) -> Snapshot:
+        place = self._begin_read(wanted, memory.seen, ())
+        memory.read(place.at)
+        return Snapshot(self, place.at, wanted, timeout_s)  # type: ignore[arg-type]
+
+    def wait_visible(self, timestamp: Timestamp) -> None:
+        """Wait until everything at or below a Timestamp can be read."""
+        self._begin_read(ReadSettings(Asked("timestamp", at=timestamp)), Seen(), ())
+
+    def _place(
+        self,
+        prepared: Prepared,
+        wanted: ReadSettings,
+        memory: Memory | None,
+        snapshot: Snapshot | None,
+        *,
+        checkpoint: bool = False,
+    ) -> tuple[ReadPlace, dict[str, TableAt]]:
+        """The cut that a query gets, and every table that it reads."""
+        seen = Seen() if memory is None else memory.seen
+        if prepared.tables or not prepared.times:
+            place = self._begin_read(wanted, seen, prepared.tables, checkpoint=checkpoint)
+            manifest = None if snapshot is None else snapshot.manifest
+            tables = {name: TableAt(table, place.at, manifest) for name, table in place.tables.items()}
+        else:
+            place, tables = ReadPlace(Timestamp.ZERO, {}), {}
+        for name, as_of in prepared.times.items():
+            tables[name] = self._table_as_of(as_of, wanted)
+        if not prepared.tables and prepared.times:
+            place = ReadPlace(max(each.at for each in tables.values()), {})
+        return place, tables
+
+    def _begin_read(
+        self, wanted: ReadSettings, seen: Seen, names: Sequence[str], *, checkpoint: bool = False
+    ) -> ReadPlace:
+        timeout_ms = None if wanted.timeout_s is None else max(round(wanted.timeout_s * 1000), 1)
+        ask = ReadAsk(wanted.asked, seen, names, timeout_ms, round(wanted.max_lag_s * 1000), checkpoint)
+        return self.again(lambda: self.backend.begin_read(ask))
+
+    def _table_as_of(self, as_of: AsOf, wanted: ReadSettings) -> TableAt:
+        if as_of.checkpoint is not None:
+            manifest = self.cut_reader.store.checkpoint(as_of.checkpoint)
+            at = manifest.timestamp
+            return TableAt(self.again(lambda: self.backend.table(as_of.table, at)), at, manifest)
+        asked = Asked("timestamp", at=as_of.timestamp or Timestamp.ZERO)
+        place = self._begin_read(ReadSettings(asked, wanted.timeout_s, wanted.max_lag_s), Seen(), [as_of.table])
+        return TableAt(place.tables[as_of.table], place.at)
+
+    @property
+    def cut_reader(self) -> CutReader:
+        """Reads tables in this process: from memory and files in the one that owns them, from files in others."""
+        with self._lock:
+            backend = self.backend
+            if self._cut_reader is None:
+                if isinstance(backend, LocalBackend):
+                    self._cut_reader = CutReader(backend.engine.pipeline.store, backend.engine.log, backend.channels)
+                else:
+                    self._metadata = SqliteMetadataStore(self.path / "meta.sqlite")
+                    store = SnapshotStore(self.path / "snapshots", self._metadata)
+                    self._cut_reader = CutReader(store, LogFiles(self.path), backend.channels)
+            return self._cut_reader
+
+    def _close_reading(self) -> None:
+        reader, self._cut_reader = self._cut_reader, None
+        metadata, self._metadata = self._metadata, None
+        if reader is not None:
+            reader.close()
+        if metadata is not None:
+            metadata.close()
+
+
+@lru_cache(maxsize=512)
+def prepare(sql: str) -> Prepared:
+    """Read a query. Raises: `InvalidArgument`."""
+    if not isinstance(sql, str):
+        raise InvalidArgument(f"a query is a text, not {sql!r}")
+    times: dict[str, AsOf] = {}
+    text = sql
+    if " AS OF " in sql.upper().replace("\n", " "):
+        try:
+            tree = sqlglot.parse_one(sql, read=DIALECT)
+        except sqlglot.errors.SqlglotError as error:
+            raise InvalidArgument(f"{shown(sql)} is not understood: {error}") from error
+        times = take_times(tree)
+        text = tree.sql(DIALECT) if times else sql
+    return Prepared(text, sorted(tables_in(text).difference(times)), times)

@@ -1,0 +1,182 @@
+"""`ReadGate`: the owner's side of a read: which cut it gets, and waiting until that cut can be read (seed 004).
+
+The guarantee comes from the owner's oracle. A read waits on service time, which is the lowest tick of all channels for
+what is read from the log, and the last checkpoint for what is not; it asks for what it waits for, and goes on at once
+when it is there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tidegate.clock.timestamp import Timestamp
+from tidegate.errors import InvalidArgument, Stalled, TidegateError, WaitTimeout
+from tidegate.reads.consistency import Asked, Seen, cut, guarantee
+from tidegate.reads.waiting import MAX_LAG_MS, GiveUp, LookAgain, Ready, Waiting
+from tidegate.tables.schema import Table
+
+if TYPE_CHECKING:
+    from tidegate.database.engine import Engine
+    from tidegate.runtime.channel_writer import ChannelWriter
+
+_LOOK_EVERY_S = 0.05
+
+
+class ReadAsk(NamedTuple):
+    """What a read asks of the owner."""
+
+    asked: Asked
+    seen: Seen = Seen()
+    tables: Sequence[str] = ()
+    """The names of the tables that it reads."""
+    timeout_ms: int | None = None
+    max_lag_ms: int = MAX_LAG_MS
+    checkpoint: bool = False
+    """Whether only a checkpoint will do."""
+
+
+class ReadPlace(NamedTuple):
+    """Where a read gets its answer from."""
+
+    at: Timestamp
+    """The cut."""
+    tables: Mapping[str, Table]
+    """As they are in it."""
+    waited_ms: int = 0
+
+
+class ReadGate:
+    """Lets reads of one database through. Thread-safe."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def begin(self, ask: ReadAsk) -> ReadPlace:
+        """The cut that a read is answered from, once it can be read.
+
+        Raises: `NotFound` for a table that is not in it; `Stalled`, `WaitTimeout`, naming what holds it up;
+        `InvalidArgument` when the session has seen what this database has not.
+        """
+        engine = self._engine
+        now = engine.log.allocate(1)
+        if max(ask.seen) > now:
+            raise InvalidArgument(
+                f"the session has seen {max(ask.seen)}, and this database has come to {now}: it was restored from an"
+                f" older copy, or the token belongs to another; begin a new session"
+            )
+        needed = guarantee(ask.asked, now=now, seen=ask.seen, changed=engine.tables_changed(ask.tables))
+        began = time.monotonic()
+        if ask.checkpoint:
+            at = self._wait_for_checkpoint(needed, ask)
+        else:
+            at = cut(ask.asked, needed, checkpoint=engine.pipeline.service_time)
+            self._wait_for_ticks(at, ask)
+        # Looked up after the cut is decided, so that every change of a table up to it is known.
+        tables = {name: engine.table(name, at) for name in ask.tables}
+        return ReadPlace(at, tables, round((time.monotonic() - began) * 1000))
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    def _wait_for_ticks(self, needed: Timestamp, ask: ReadAsk) -> None:
+        writers = {name: self._engine.log.channel(name, create=False) for name in self._engine.channels}
+        late = _late(writers, needed)
+        if not late:
+            return
+        waiting = Waiting(needed, _now_ms(), timeout_ms=ask.timeout_ms, max_lag_ms=ask.max_lag_ms)
+        while late:
+            for writer in late.values():
+                writer.tick()
+            next(iter(late.values())).wait_for_tick(int(needed) - 1, _LOOK_EVERY_S)
+            late = _late(writers, needed)
+            if not late:
+                return
+            reached = {name: _reached(writer, needed) for name, writer in late.items()}
+            slowest = min(reached, key=lambda name: reached[name])
+            match waiting.look(reached[slowest], _now_ms()):
+                case GiveUp() as found:
+                    raise _error(found, needed, f"channel {slowest!r}", self._engine.report.what_holds(slowest))
+
+    def _wait_for_checkpoint(self, needed: Timestamp, ask: ReadAsk) -> Timestamp:
+        pipeline = self._engine.pipeline
+        waiting = Waiting(needed, _now_ms(), timeout_ms=ask.timeout_ms, max_lag_ms=ask.max_lag_ms)
+        asked = False
+        while True:
+            service = pipeline.service_time
+            match waiting.look(service, _now_ms()):
+                case Ready(found):
+                    return found
+                case GiveUp() as given_up:
+                    raise _error(given_up, needed, "the pipeline", pipeline.what_holds())
+                case LookAgain():
+                    if pipeline.is_starting:
+                        waiting.touch(_now_ms())
+                    asked = asked or pipeline.ask_barrier("a read")
+                    pipeline.wait_for(service.next(), _LOOK_EVERY_S)
+
+
+def _late(writers: Mapping[str, ChannelWriter], needed: Timestamp) -> dict[str, ChannelWriter]:
+    return {name: each for name, each in writers.items() if each.latest_tick.time_tick < needed}
+
+
+def _reached(writer: ChannelWriter, needed: Timestamp) -> Timestamp:
+    """How far a channel is: an idle one has not ticked for long, and is behind only by what is on its way."""
+    oldest = writer.status().channel.oldest_in_flight
+    upto = needed if oldest is None else min(needed, oldest)
+    return max(writer.latest_tick.time_tick, Timestamp(int(upto) - 1))
+
+
+def _error(found: GiveUp, needed: Timestamp, what: str, held_by: str) -> TidegateError:
+    reached = f"{what} has come to {found.service} and the read needs {needed}"
+    if found.why == "timeout":
+        return WaitTimeout(f"{reached}; its time was up after {found.waited_ms / 1000:g} s: {held_by}")
+    if found.why == "lag":
+        text = f"{reached}, which is {found.lag_ms / 1000:,.0f} s behind and more than `max_lag`"
+    else:
+        text = f"{reached}; nothing has moved for {found.waited_ms / 1000:.1f} s"
+    return Stalled(
+        f"{text}: {held_by}. Read with consistency 'eventual' meanwhile, or try again", why=found.why, held_by=held_by
+    )
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+# -- through the socket ----------------------------------------------------------------------------------------------
+
+
+def pack_ask(ask: ReadAsk) -> dict[str, Any]:
+    wanted, seen = ask.asked, ask.seen
+    return {
+        "asked": [wanted.level, wanted.staleness_ms, int(wanted.at)],
+        "seen": [int(seen.read), int(seen.written)],
+        "tables": list(ask.tables),
+        "timeout_ms": ask.timeout_ms,
+        "max_lag_ms": ask.max_lag_ms,
+        "checkpoint": ask.checkpoint,
+    }
+
+
+def unpack_ask(head: Mapping[str, Any]) -> ReadAsk:
+    level, staleness_ms, at = head["asked"]
+    read, written = head["seen"]
+    return ReadAsk(
+        Asked(level, staleness_ms, Timestamp(at)),
+        Seen(Timestamp(read), Timestamp(written)),
+        head["tables"],
+        head["timeout_ms"],
+        head["max_lag_ms"],
+        head["checkpoint"],
+    )
+
+
+def pack_place(place: ReadPlace, facts: Callable[[Table], Any]) -> dict[str, Any]:
+    tables = {name: facts(each) for name, each in place.tables.items()}
+    return {"at": int(place.at), "tables": tables, "waited_ms": place.waited_ms}
+
+
+def unpack_place(found: Mapping[str, Any], table_of: Callable[[Any], Table]) -> ReadPlace:
+    tables = {name: table_of(each) for name, each in found["tables"].items()}
+    return ReadPlace(Timestamp(found["at"]), tables, found["waited_ms"])
