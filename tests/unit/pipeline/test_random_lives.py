@@ -1,4 +1,5 @@
 """Random lives of a database: transactions, updates, deletes, DDL, workers that die anywhere, owners that come and go.
+Columns are of any type there is, keys have one column or two.
 
 At every checkpoint every table equals a model of what was acknowledged before it. Promises 2, 4, 6 and 7.
 """
@@ -6,11 +7,13 @@ At every checkpoint every table equals a model of what was acknowledged before i
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from random_rows import KEY_KINDS, any_kind, any_value, said
 
 import tidegate
 from folding import folding
@@ -18,11 +21,14 @@ from tidegate import Database, DatabaseSettings, Timestamp
 from tidegate.database import engine as engine_module
 from tidegate.pipeline.upkeep import Upkeep
 from tidegate.runtime.settings import LogSettings
+from tidegate.tables.column_type import to_sql
 
-Rows = dict[int, dict[str, Any]]
-STEPS = 45
+Row = dict[str, Any]
+Rows = dict[str, Row]
+"""By what is said of the key."""
+STEPS = 40
 NAMES = ("a", "b")
-TYPES = {"BIGINT": lambda dice: dice.randrange(1000), "STRING": lambda dice: f"s{dice.randrange(1000)}"}
+KEY = ("id", "part")
 
 
 class Life:
@@ -31,11 +37,14 @@ class Life:
     def __init__(self, seed: int, path: Path) -> None:
         self.dice, self.fate = random.Random(seed), random.Random(-1 - seed)
         self.path = path
-        self.columns: dict[str, dict[str, str]] = {}
+        self.columns: dict[str, dict[str, pa.DataType]] = {}
+        """But those of the key."""
+        self.parts: dict[str, list[Any]] = {}
+        """The values of a key's second column, of tables that have one."""
         self.rows: dict[str, Rows] = {}
         self.column_names = iter(f"c{number}" for number in range(10_000))
         self.died = False
-        self.known: list[tuple[Timestamp, dict[str, list[dict[str, Any]]]]] = []
+        self.known: list[tuple[Timestamp, dict[str, list[str]]]] = []
         self.db = self._open()
 
     def _open(self) -> Database:
@@ -59,19 +68,35 @@ class Life:
             self._create(table)
             return
         act = self.dice.choices(
-            [self._write, self._update, self._alter, self._drop, self._check, self._reopen], [50, 10, 8, 3, 14, 4]
+            [self._write, self._update, self._remove, self._alter, self._drop, self._check, self._reopen],
+            [50, 8, 3, 10, 3, 14, 4],
         )[0]
         act(table)
 
     def _create(self, table: str) -> None:
-        self.columns[table] = {next(self.column_names): kind for kind in self.dice.choices(list(TYPES), k=2)}
+        self.columns[table] = {next(self.column_names): any_kind(self.dice) for _ in range(self.dice.randint(1, 5))}
         self.rows[table] = {}
-        columns = ", ".join(f"{name} {kind}" for name, kind in self.columns[table].items())
-        self.db.sql(f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, {columns}) SHARDS {self.dice.randint(1, 3)}")
+        columns = ["id BIGINT", *(f"{name} {to_sql(kind)}" for name, kind in self.columns[table].items())]
+        self.parts.pop(table, None)
+        if self.dice.random() < 0.5:
+            kind = self.dice.choice(KEY_KINDS)
+            self.parts[table] = [any_value(self.dice, kind, nullable=False) for _ in range(2)]
+            columns.append(f"part {to_sql(kind)}")
+        key = ", ".join(self._key(table))
+        self.db.sql(
+            f"CREATE TABLE {table} ({', '.join(columns)}, PRIMARY KEY ({key})) SHARDS {self.dice.randint(1, 3)}"
+        )
 
-    def _row(self, table: str) -> dict[str, Any]:
-        values = {name: TYPES[kind](self.dice) for name, kind in self.columns[table].items()}
-        return {"id": self.dice.randrange(30), **values}
+    def _key(self, table: str) -> tuple[str, ...]:
+        return KEY if table in self.parts else KEY[:1]
+
+    def _any_key(self, table: str) -> Row:
+        part = {"part": self.dice.choice(self.parts[table])} if table in self.parts else {}
+        return {"id": self.dice.randrange(20), **part}
+
+    def _row(self, table: str) -> Row:
+        values = {name: any_value(self.dice, kind) for name, kind in self.columns[table].items()}
+        return {**self._any_key(table), **values}
 
     def _write(self, _: str) -> None:
         after = {name: dict(rows) for name, rows in self.rows.items()}
@@ -81,13 +106,13 @@ class Life:
                 for _ in range(self.dice.randint(1, 5)):
                     table = self.dice.choice(sorted(self.columns))
                     if self.dice.random() < 0.3:
-                        id = self.dice.randrange(30)
-                        txn.delete(table, [id])
-                        after[table].pop(id, None)
+                        key = self._any_key(table)
+                        txn.delete(table, [key])
+                        after[table].pop(said(key), None)
                     else:
                         row = self._row(table)
                         txn.upsert(table, [row] * self.dice.choice([1, 1, 20]))
-                        after[table][row["id"]] = row
+                        after[table][said({name: row[name] for name in self._key(table)})] = row
                 if fails:
                     raise KeyError("the transaction is given up")
         except KeyError:
@@ -95,13 +120,30 @@ class Life:
         self.rows = after
 
     def _update(self, table: str) -> None:
-        name = self.dice.choice(sorted(self.columns[table]))
-        value = TYPES[self.columns[table][name]](self.dice)
-        below = self.dice.randrange(30)
-        self.db.sql(f"UPDATE {table} SET {name} = {value!r} WHERE id < {below}")
-        for id, row in self.rows[table].items():
-            if id < below:
-                self.rows[table][id] = {**row, name: value}
+        """To NULL, to a number or text, or to another column of the same type."""
+        columns = self.columns[table]
+        name = self.dice.choice(sorted(columns))
+        below = self.dice.randrange(20)
+        same = [each for each, kind in columns.items() if kind == columns[name] and each != name]
+        value: Any = None
+        text = "NULL"
+        if same and self.dice.random() < 0.5:
+            text = same[0]
+        elif pa.types.is_int64(columns[name]):
+            value = self.dice.randrange(1000)
+            text = str(value)
+        elif pa.types.is_string(columns[name]):
+            value = f"s{self.dice.randrange(1000)}"
+            text = f"'{value}'"
+        self.db.sql(f"UPDATE {table} SET {name} = {text} WHERE id < {below}")
+        for key, row in self.rows[table].items():
+            if row["id"] < below:
+                self.rows[table][key] = {**row, name: row[text] if text in same else value}
+
+    def _remove(self, table: str) -> None:
+        at = self.dice.randrange(20)
+        self.db.sql(f"DELETE FROM {table} WHERE id = {at}")
+        self.rows[table] = {key: row for key, row in self.rows[table].items() if row["id"] != at}
 
     def _alter(self, table: str) -> None:
         columns = self.columns[table]
@@ -123,8 +165,8 @@ class Life:
             }
         else:
             new = next(self.column_names)
-            columns[new] = self.dice.choice(list(TYPES))
-            self.db.sql(f"ALTER TABLE {table} ADD COLUMN {new} {columns[new]}")
+            columns[new] = any_kind(self.dice)
+            self.db.sql(f"ALTER TABLE {table} ADD COLUMN {new} {to_sql(columns[new])}")
             self.rows[table] = {id: {**row, new: None} for id, row in self.rows[table].items()}
 
     def _drop(self, table: str) -> None:
@@ -147,11 +189,11 @@ class Life:
         assert self._read("strong") == expected
         self.known.append((timestamp, expected))
 
-    def expected(self) -> dict[str, list[dict[str, Any]]]:
-        return {name: [rows[id] for id in sorted(rows)] for name, rows in self.rows.items()}
+    def expected(self) -> dict[str, list[str]]:
+        return {name: _shown(rows.values()) for name, rows in self.rows.items()}
 
-    def _read(self, consistency: Any) -> dict[str, list[dict[str, Any]]]:
-        return {name: self.db.query(f"SELECT * FROM {name} ORDER BY id", consistency).rows() for name in self.columns}
+    def _read(self, consistency: Any) -> dict[str, list[str]]:
+        return {name: _shown(self.db.query(f"SELECT * FROM {name}", consistency).rows()) for name in self.columns}
 
     def finish(self) -> None:
         self._check("")
@@ -159,8 +201,13 @@ class Life:
         for timestamp, expected in self.known:
             for name, table in present.items():
                 if name in expected and table.created <= timestamp:
-                    assert self.db.query(f"SELECT * FROM {name} ORDER BY id", timestamp).rows() == expected[name]
+                    assert _shown(self.db.query(f"SELECT * FROM {name}", timestamp).rows()) == expected[name]
         self.db.close()
+
+
+def _shown(rows: Iterable[Row]) -> list[str]:
+    """Rows in an order of their own, columns by name."""
+    return sorted(said(dict(sorted(row.items()))) for row in rows)
 
 
 @pytest.fixture
