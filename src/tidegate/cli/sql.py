@@ -96,7 +96,8 @@ def sql(
       tidegate sql shop.tide "SELECT n, count(*) FROM t GROUP BY n ORDER BY n"
       tidegate sql shop.tide -c "BEGIN; UPDATE t SET n = n + 1" -c "COMMIT"
       tidegate sql shop.tide -f tables.sql --json
-      tidegate sql shop.tide --csv --consistency eventual "TABLE t" > t.csv
+      tidegate sql shop.tide --csv "SELECT * FROM t" > t.csv
+      tidegate sql shop.tide --consistency eventual "SELECT count(*) FROM t"
       tidegate sql shop.tide < topics.sql
 
     Exit codes: 0 fine, 1 no such database or a statement failed, 2 usage, 130 interrupted.

@@ -6,14 +6,12 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
-from rich.text import Text
-
 from tidegate.cli.output import columns, console, duration, print_json, printable, to_json
 from tidegate.cli.shell.answer import Answer, Rows, unique_names
 from tidegate.cli.shell.layout import Line, lay_out
 from tidegate.cli.shell.settings import Settings
 
-_STYLES: Final = {"title": "bold", "rule": "dim", "null": "dim italic", "note": "dim", "": ""}
+_CODES: Final = {"title": "\x1b[1m", "rule": "\x1b[2m", "null": "\x1b[2;3m", "note": "\x1b[2m"}
 
 
 class Renderer(Protocol):
@@ -117,22 +115,16 @@ class CsvRenderer:
 
 
 def print_lines(lines: Iterator[Line]) -> None:
-    """Styled lines to stdout, which cuts nothing and adds nothing."""
+    """Styled lines to stdout; nothing is cut, and a pipe gets no control code."""
     screen = console()
-    if not screen.is_terminal or screen.no_color:
-        for line in lines:
-            sys.stdout.write("".join(text for _, text in line).rstrip() + "\n")
-        return
+    styles = _CODES if screen.is_terminal and not (screen.no_color or screen.is_dumb_terminal) else {}
     for line in lines:
-        screen.print(_styled(line), soft_wrap=True)
+        pieces = [f"{styles[style]}{text}\x1b[0m" if style in styles else text for style, text in line]
+        sys.stdout.write("".join(pieces).rstrip() + "\n")
 
 
 def print_styled(line: Line) -> None:
     print_lines(iter([line]))
-
-
-def _styled(line: Line) -> Text:
-    return Text.assemble(*[(text, _STYLES[style]) for style, text in line])
 
 
 def _rows(count: int) -> str:

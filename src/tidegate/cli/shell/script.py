@@ -98,23 +98,25 @@ class Feed:
     """Items of a text that arrives line by line, each as soon as it is complete."""
 
     def __init__(self) -> None:
-        self._text = ""
+        self._lines: list[str] = []
+        self._is_blank = True
         self._line = 1
 
     def add(self, line: str) -> list[Item]:
         """What this line completes."""
-        # Statements may be megabytes long: looked at again only where one can end.
-        is_start = not self._text.strip()
-        self._text += line
-        if ";" not in line and not (is_start and "\\" in line):
-            return []
-        found = split(self._text, line=self._line)
-        self._text, self._line = found.rest, found.rest_line
+        may_be_command = self._is_blank and "\\" in line
+        self._lines.append(line)
+        self._is_blank = self._is_blank and not line.strip()
+        if ";" not in line and not may_be_command:
+            return []  # Statements may be megabytes long: looked at again only where one can end.
+        found = split("".join(self._lines), line=self._line)
+        self._lines, self._line = [found.rest], found.rest_line
+        self._is_blank = not found.rest.strip()
         return list(found.items)
 
     def end(self) -> list[Item]:
         """What is left. Raises: `InvalidArgument` for a quote or a comment that is not closed."""
-        text, self._text = self._text, ""
+        text, self._lines = "".join(self._lines), []
         return items(text, line=self._line)
 
 

@@ -68,6 +68,8 @@ class Session:
         """It can only be rolled back."""
         self._txn_wrote = False
         self._left: list[Call[Any]] = []
+        self._left_writing = False
+        """A statement of the open transaction, or its end: what the transaction holds is not known."""
         self.wait_note: Callable[[str], None] = lambda _: None
         """Told what is still waited for after Ctrl-C."""
 
@@ -167,21 +169,24 @@ class Session:
             if call.is_done:
                 raise  # Its own word.
             if not writes or not self._is_terminal:
-                self._leave(call, error)
+                self._leave(call)
+                error.add_note("it goes on in the background until it ends; its answer is dropped")
                 raise
         self.wait_note("it writes, and is waited for; Ctrl-C again leaves it behind")
         try:
             return call.wait()
         except KeyboardInterrupt as error:
             if not call.is_done:
-                self._leave(call, error)
+                self._leave(call)
+                self._left_writing = True
+                error.args = ("left behind",)
+                error.add_note("it goes on in the background; look what it has done before you repeat it")
             raise
 
-    def _leave(self, call: Call[Any], error: BaseException) -> None:
+    def _leave(self, call: Call[Any]) -> None:
         """Wait no longer. Nothing in the database can be told to stop, so it goes on."""
         self._left = [each for each in self._left if not each.is_done]
         self._left.append(call)
-        error.add_note("it goes on in the background until it ends; its answer is dropped")
 
     def settle(self, timeout_s: float) -> bool:
         """Wait for what was left behind; whether all of it has ended."""
@@ -198,8 +203,8 @@ class Session:
             error.add_note("the transaction is over, and nothing of it remains; BEGIN a new one")
         elif isinstance(error, InvalidArgument):
             error.add_note("the transaction is still open, without this statement")
-        elif isinstance(error, KeyboardInterrupt):
-            error.add_note("the transaction is still open; ROLLBACK if a statement that writes was left behind")
+        elif isinstance(error, KeyboardInterrupt | WaitTimeout) and not self._left_writing:
+            error.add_note("the transaction is still open")
         else:
             self.txn_failed = True
             error.add_note("the transaction cannot be committed any more; ROLLBACK ends it")
@@ -235,10 +240,12 @@ class Session:
             self.txn = db.transaction(_TRANSACTION_S if self._is_terminal else None)
         except (LimitExceeded, InvalidArgument):  # The owner allows less.
             self.txn = db.transaction()
-        self.txn_failed = self._txn_wrote = False
+        self.txn_failed = self._txn_wrote = self._left_writing = False
 
     def _commit(self, name: str, line: int) -> Answer:
         txn = self._open_transaction("COMMIT")
+        if self._left_writing and txn.state == "OPEN":
+            raise InvalidArgument(f"a statement of transaction {txn.id} was left behind; only ROLLBACK can end it")
         began = time.perf_counter()
         try:
             timestamp = self._call(txn.commit, writes=True)

@@ -48,11 +48,11 @@ VALUES: Final[dict[str, tuple[str, ...]]] = {
 """What may be proposed for each setting."""
 
 MEANINGS: Final = {
-    "consistency": "how fresh answers are: strong, session, bounded [2s], eventual, or 'a Timestamp'",
+    "consistency": "how fresh: strong, session, bounded [2s], eventual, 'time'",
     "engine": "what answers: auto, duckdb or spark",
     "timeout": "seconds to wait for an answer, or none",
     "limit": "rows shown of an answer, or all",
-    "expanded": "a line for each value: auto (when columns do not fit), on or off",
+    "expanded": "a line for each value: auto (if too wide), on or off",
     "timing": "time taken, shown with each answer: on or off",
 }
 

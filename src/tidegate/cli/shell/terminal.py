@@ -6,6 +6,7 @@ Ctrl-C drops the line or the running query and never the shell; Ctrl-D leaves.
 from __future__ import annotations
 
 import logging
+import textwrap
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -26,7 +27,7 @@ from prompt_toolkit.shortcuts import CompleteStyle
 from prompt_toolkit.styles import Style
 
 from tidegate import __version__
-from tidegate.cli.output import printable
+from tidegate.cli.output import columns, printable
 from tidegate.cli.shell.commands import COMMANDS, plain_word
 from tidegate.cli.shell.complete import Names, complete
 from tidegate.cli.shell.history import history_path, prepare_history
@@ -99,7 +100,7 @@ class Terminal:
         handler = _Notes(self._notes)
         logger = logging.getLogger("tidegate")
         logger.addHandler(handler)
-        self._session.wait_note = lambda text: click.echo(click.style(text, dim=True))
+        self._session.wait_note = lambda text: click.echo("\n" + click.style(text, dim=True))
         try:
             self._greet()
             self._opening.warm_up()
@@ -147,7 +148,8 @@ class Terminal:
         except Leave:
             return False
         except KeyboardInterrupt as error:
-            _complain("cancelled", error)
+            click.echo(err=True)  # Behind the ^C that the terminal shows.
+            _complain(str(error) or "cancelled", error, is_error=False)
         except TidegateError as error:
             if self._opening.is_done:
                 self._opening.database()  # What failed may be its opening, and then all is over.
@@ -266,25 +268,40 @@ def _keys() -> KeyBindings:
     return keys
 
 
+class _Kept(FileHistory):
+    """A line that begins with a blank is not written down."""
+
+    def store_string(self, string: str) -> None:
+        if not string.startswith(" "):
+            super().store_string(string)
+
+
 def _history(notes: deque[str]) -> History:
     try:
         path = history_path()
         prepare_history(path)
-        return FileHistory(str(path))
+        return _Kept(str(path))
     except (OSError, RuntimeError) as error:
         notes.append(f"what is typed is not kept: {error}")
         return InMemoryHistory()
 
 
-def _complain(text: str, error: BaseException) -> None:
+def _complain(text: str, error: BaseException, *, is_error: bool = True) -> None:
     """The error, in red, and what is to be said about the transaction it happened in."""
-    click.echo(click.style("error: " if text != "cancelled" else "", fg="red") + _safe(text), err=True)
+    shown = _wrapped(("error: " if is_error else "") + text)
+    head, colon, rest = shown.partition(" ") if is_error else ("", "", shown)
+    click.echo(click.style(head, fg="red") + colon + rest, err=True)
     for note in getattr(error, "__notes__", ()):
-        click.echo(click.style(_safe(note), dim=True), err=True)
+        click.echo(click.style(_wrapped(note), dim=True), err=True)
 
 
-def _safe(text: str) -> str:
-    return "\n".join(printable(line) for line in text.split("\n"))
+def _wrapped(text: str) -> str:
+    """Broken between words, where it is wider than the screen."""
+    width = columns()
+    lines = (printable(line) for line in text.split("\n"))
+    return "\n".join(
+        line if len(line) <= width else textwrap.fill(line, width, break_on_hyphens=False) for line in lines
+    )
 
 
 class _Notes(logging.Handler):
