@@ -48,6 +48,13 @@ class TestTransactions:
         (answer,) = run(session, "COMMIT")
         assert answer.timestamp is not None and session.txn is None and owners(db) == ["eve", "bo", "cy"]
 
+    def test_a_query_inside_has_what_it_has_written(self, db: Database, session: Session) -> None:
+        run(session, "BEGIN; INSERT INTO accounts VALUES (3, 'cy')")
+        db.sql("INSERT INTO accounts VALUES (4, 'di')")  # Somebody else's, later than its first read or not.
+        (answer,) = run(session, "SELECT owner FROM accounts WHERE id = 3")
+        assert answer.rows is not None and answer.rows.rows == [("cy",)]
+        run(session, "ROLLBACK")
+
     def test_rollback_leaves_nothing(self, db: Database, session: Session) -> None:
         run(session, "BEGIN; DELETE FROM accounts; ROLLBACK")
         assert session.txn is None and owners(db) == ["ann", "bo"]

@@ -1,39 +1,39 @@
-"""How the shell asks a database: the one place that knows the keywords of `db.query` and `txn.sql`."""
+"""How the shell asks a database: the one place that knows how reads and writes are called."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from tidegate.cli.shell.settings import Settings
-from tidegate.clock.timestamp import Timestamp
-from tidegate.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from tidegate.database.cut_reader import Cancel
     from tidegate.database.database import Database
     from tidegate.database.result import Result
     from tidegate.database.transaction import Transaction
 
 
-def ask(db: Database, sql: str, settings: Settings) -> Result:
-    """The answer to a query at the consistency that is set."""
-    # Once `db.query` has the levels session and bounded, and `engine`, `timeout` and `staleness`, they are passed on
-    # here. Until then both levels are answered strongly, which is never staler than what was asked for.
-    if settings.engine == "spark":
-        raise InvalidArgument("queries are answered by DuckDB in this version; SET engine = auto")
-    level = settings.consistency
-    if isinstance(level, Timestamp):
-        return db.query(sql, consistency=level)
-    return db.query(sql, consistency="eventual" if level == "eventual" else "strong")
+def new_cancel() -> Cancel:
+    """What ends a query from outside."""
+    from tidegate.database.cut_reader import Cancel
+
+    return Cancel()
 
 
-def ask_inside(db: Database, txn: Transaction, sql: str, settings: Settings) -> Result:  # noqa: ARG001
-    """The answer to a query while a transaction is open."""
-    # Once there is `txn.query`, it has the transaction's own rows too: call it here, and set `SEES_OWN_ROWS`.
-    return ask(db, sql, settings)
+def ask(db: Database, sql: str, settings: Settings, cancel: Cancel) -> Result:
+    """The answer to a query, with what is set. Forward only: the shell is one session (promise 5)."""
+    wanted = db.memory.settings.with_(
+        consistency=settings.consistency,
+        staleness=settings.staleness_s,
+        timeout=settings.timeout_s,
+        engine=settings.engine,
+    )
+    return db.read(sql, wanted, db.memory, cancel=cancel)
 
 
-SEES_OWN_ROWS = False
-"""Whether a query inside a transaction has what the transaction has written."""
+def ask_inside(txn: Transaction, sql: str) -> Result:
+    """The answer to a query at the cut that the transaction reads at, its own rows on top."""
+    return txn.query(sql)
 
 
 def run(db: Database, sql: str) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ Settings, changed by SET name = value; or \\set name value:
 {settings}
 
 BEGIN; ... COMMIT; or ROLLBACK; runs INSERT, UPDATE and DELETE as one transaction.
-{inside}
+A SELECT inside it has what it has written, and otherwise one cut for all of them.
 INSERT, UPDATE, DELETE and COMMIT are waited for at Ctrl-C; a second one leaves them behind."""
 
 

@@ -34,6 +34,7 @@ from tidegate.errors import InvalidArgument, LimitExceeded, NotFound, TidegateEr
 if TYPE_CHECKING:
     from tidegate.catalog.statements import AnyStatement
     from tidegate.database.database import Database
+    from tidegate.database.result import Result
     from tidegate.database.transaction import Transaction
 
 _QUERIES: Final = frozenset({"SELECT", "FROM", "VALUES", "TABLE", "("})
@@ -43,6 +44,8 @@ _FILES_DEEP: Final = 10
 """How many files may include one another by `\\i`."""
 _TRANSACTION_S: Final = 900.0
 """How long a transaction may stay open on a terminal, where somebody types it."""
+_CANCEL_S: Final = 2.0
+"""How long a query that was told to end may take to do so."""
 _SETTINGS: Final = frozenset(VALUES)
 T = TypeVar("T")
 
@@ -66,7 +69,6 @@ class Session:
         self.txn: Transaction | None = None
         self.txn_failed = False
         """It can only be rolled back."""
-        self._txn_wrote = False
         self._left: list[Call[Any]] = []
         self._left_writing = False
         """A statement of the open transaction, or its end: what the transaction holds is not known."""
@@ -129,21 +131,13 @@ class Session:
         first = first_word(text)
         txn = self.txn
         if first in _QUERIES or (first == "WITH" and _is_query(text)):
-            settings = self.settings
-            inside = txn is not None
-            result = self._call(
-                lambda: asking.ask(db, text, settings) if txn is None else asking.ask_inside(db, txn, text, settings),
-                timeout_s=settings.timeout_s,
-            )
-            rows = rows_of_result(result, settings.limit)
-            hides = inside and self._txn_wrote and not asking.SEES_OWN_ROWS
-            note = "without what this transaction has written" if hides and self._is_terminal else ""
-            return Answer(name, item.line, rows=rows, timestamp=result.timestamp, note=note)
+            result = self._query(db, text)
+            rows = rows_of_result(result, self.settings.limit)
+            return Answer(name, item.line, rows=rows, timestamp=result.timestamp)
         if first in _WRITES or first == "WITH":
             found = self._call(
                 lambda: asking.run(db, text) if txn is None else asking.run_inside(txn, text), writes=True
             )
-            self._txn_wrote = txn is not None
             return Answer(name, item.line, written=found[0]["rows"])
         if first in _LOOKS:
             found = self._call(lambda: asking.run(db, text))
@@ -158,8 +152,23 @@ class Session:
             return Answer(name, item.line, rows=rows_of_dicts(found, self.settings.limit))
         return Answer(name, item.line, word="done")
 
+    def _query(self, db: Database, text: str) -> Result:
+        """Ctrl-C ends it."""
+        settings, txn = self.settings, self.txn
+        if txn is not None:
+            return self._call(lambda: asking.ask_inside(txn, text), timeout_s=settings.timeout_s)
+        cancel = asking.new_cancel()
+        call = Call(lambda: asking.ask(db, text, settings, cancel))
+        try:
+            return call.wait()
+        except KeyboardInterrupt as error:
+            cancel.set()
+            if not call.settle(_CANCEL_S):
+                self._leave(call, error)
+            raise
+
     def _call(self, work: Callable[[], T], *, timeout_s: float | None = None, writes: bool = False) -> T:
-        """Make a call. A query is left at Ctrl-C, what writes only at the second."""
+        """Make a call. What only looks is left at Ctrl-C, what writes at the second."""
         if not self._is_terminal and timeout_s is None:
             return work()
         call = Call(work)
@@ -169,24 +178,23 @@ class Session:
             if call.is_done:
                 raise  # Its own word.
             if not writes or not self._is_terminal:
-                self._leave(call)
-                error.add_note("it goes on in the background until it ends; its answer is dropped")
+                self._leave(call, error)
                 raise
         self.wait_note("it writes, and is waited for; Ctrl-C again leaves it behind")
         try:
             return call.wait()
         except KeyboardInterrupt as error:
             if not call.is_done:
-                self._leave(call)
+                self._leave(call, error, "look what it has done before you repeat it")
                 self._left_writing = True
                 error.args = ("left behind",)
-                error.add_note("it goes on in the background; look what it has done before you repeat it")
             raise
 
-    def _leave(self, call: Call[Any]) -> None:
-        """Wait no longer. Nothing in the database can be told to stop, so it goes on."""
+    def _leave(self, call: Call[Any], error: BaseException, what: str = "its answer is dropped") -> None:
+        """Wait no longer for what cannot be told to stop."""
         self._left = [each for each in self._left if not each.is_done]
         self._left.append(call)
+        error.add_note(f"it goes on in the background until it ends; {what}")
 
     def settle(self, timeout_s: float) -> bool:
         """Wait for what was left behind; whether all of it has ended."""
@@ -240,7 +248,7 @@ class Session:
             self.txn = db.transaction(_TRANSACTION_S if self._is_terminal else None)
         except (LimitExceeded, InvalidArgument):  # The owner allows less.
             self.txn = db.transaction()
-        self.txn_failed = self._txn_wrote = self._left_writing = False
+        self.txn_failed = self._left_writing = False
 
     def _commit(self, name: str, line: int) -> Answer:
         txn = self._open_transaction("COMMIT")
@@ -403,9 +411,4 @@ def _unquoted(text: str) -> str:
 def _help() -> str:
     commands = "\n".join(f"  \\{name + ' ' + args:<22}{text}" for name, (args, text) in COMMANDS.items())
     settings = "\n".join(f"  {name:<14}{text}" for name, text in MEANINGS.items())
-    inside = (
-        "A SELECT inside it has what the transaction has written."
-        if asking.SEES_OWN_ROWS
-        else "A SELECT inside it sees what is committed, and not what the transaction itself has written."
-    )
-    return HELP.format(commands=commands, settings=settings, inside=inside)
+    return HELP.format(commands=commands, settings=settings)
