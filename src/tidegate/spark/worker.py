@@ -28,16 +28,25 @@ import sys
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from threading import Condition, Lock, Thread
+from threading import Condition, Event, Lock, Thread
 from time import sleep
-from typing import IO, Any, Final, NoReturn
+from typing import IO, TYPE_CHECKING, Any, Final, NoReturn
 
 from tidegate.barrier.cut import decode_cut
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import Closed, TidegateError
 from tidegate.spark.cuts import CutFile, Point
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidegate.spark.archive import Archive
+    from tidegate.spark.java import Java
+
 _GONE: Final = 3
+_CLASSES: Final = "classes"
+"""The classes that the JVM has loaded, by name."""
+_QUIET_S: Final = 10.0
 
 
 class Voice:
@@ -123,21 +132,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, work: Path, orders: Orders, voice: Voice, parent: int) -> None:
     warnings.filterwarnings("ignore", module="pyspark")  # What Spark says of its own dependencies helps nobody here.
+    from tidegate.spark.archive import find_archive
     from tidegate.spark.driver import Batch, Driver, read_progress
-    from tidegate.spark.session import QUICK_JVM, jvm_pid, start_session
+    from tidegate.spark.java import find_java
+    from tidegate.spark.session import jvm_pid
 
-    settings = dict(each.partition("=")[::2] for each in options.conf)
-    if not options.full_jvm:
-        settings["spark.driver.extraJavaOptions"] = (
-            f"{QUICK_JVM} {settings.get('spark.driver.extraJavaOptions', '')}".strip()
-        )
-    session = start_session(work / "spark", settings, cores=options.cores, memory_mb=options.memory_mb, ui=options.ui)
+    java = find_java(work / "spark")
+    archive = find_archive(java)
+    session = _start_session(options, work, java, archive)
+    is_warm = Event()
 
     def finish(batch: Batch) -> None:
         voice.say(batch=batch.to_json())
         if not options.no_commit_wait:
             orders.wait_committed(batch.last)
         voice.say(done=batch.last)
+        is_warm.set()
 
     driver = Driver(
         session,
@@ -163,6 +173,9 @@ def _run(options: argparse.Namespace, work: Path, orders: Orders, voice: Voice, 
             "committed": None if progress.committed is None else progress.committed.offset,
         }
     )
+    if archive is not None and not archive.exists:
+        class_path = str(session.sparkContext._jvm.java.lang.System.getProperty("java.class.path"))
+        Thread(target=_make_archive, args=(archive, java, work / _CLASSES, class_path, is_warm), daemon=True).start()
     if options.retention_s:
         _look_after(Path(options.path), options.retention_s, voice)
     while driver.is_active:
@@ -172,6 +185,42 @@ def _run(options: argparse.Namespace, work: Path, orders: Orders, voice: Voice, 
         if os.getppid() != parent:
             _end(_GONE)
     driver.wait()
+
+
+def _start_session(options: argparse.Namespace, work: Path, java: Java, archive: Archive | None) -> SparkSession:
+    from tidegate.spark.session import QUICK_JVM, start_session
+
+    settings = dict(each.partition("=")[::2] for each in options.conf)
+    given = settings.get("spark.driver.extraJavaOptions", "")
+    quick = "" if options.full_jvm else QUICK_JVM
+
+    def start(of_archive: str, home: Path | None) -> SparkSession:
+        settings["spark.driver.extraJavaOptions"] = " ".join(filter(None, [quick, of_archive, given]))
+        facts = {"cores": options.cores, "memory_mb": options.memory_mb, "ui": options.ui}
+        return start_session(work / "spark", settings, java=java, home=home, **facts)
+
+    if archive is None:
+        return start("", None)
+    had_one = archive.exists
+    try:
+        return start(archive.options(work / _CLASSES), archive.home)
+    except Closed:
+        if not had_one:
+            raise
+        print(f"the JVM did not start with {archive.path}; it is removed", file=sys.stderr)
+        with suppress(OSError):
+            archive.path.unlink()
+        return start("", archive.home)
+
+
+def _make_archive(archive: Archive, java: Java, classes: Path, class_path: str, is_warm: Event) -> None:
+    """Once the classes that matter are known, and whoever waits for the first batch has it."""
+    is_warm.wait()
+    sleep(_QUIET_S)
+    with suppress(OSError):
+        process = archive.make(java, classes, class_path)
+        if process is not None:
+            process.wait()
 
 
 def _look_after(database: Path, retention_s: int, voice: Voice) -> None:
