@@ -64,7 +64,7 @@ class ReadAuditor:
     _newest_commit: Timestamp = Timestamp.ZERO
     _newest_cut: Timestamp = Timestamp.ZERO
     _now: Timestamp = Timestamp.ZERO
-    _waits: dict[tuple[str, int], Timestamp] = field(default_factory=dict)
+    _waits: dict[tuple[str, int], tuple[Timestamp, bool]] = field(default_factory=dict)
 
     # What happens
 
@@ -157,22 +157,23 @@ class ReadAuditor:
 
     # Waits
 
-    def waits(self, owner: str, number: int, needed: Timestamp) -> None:
-        self._waits[owner, number] = needed
+    def waits(self, owner: str, number: int, needed: Timestamp, *, from_checkpoint: bool = False) -> None:
+        self._waits[owner, number] = (needed, from_checkpoint)
 
     def waits_no_more(self, owner: str, number: int) -> None:
         self._waits.pop((owner, number), None)
 
-    def look_at_waits(self, owner: str, service: Timestamp) -> None:
+    def look_at_waits(self, owner: str, service: Timestamp, checkpoint: Timestamp = Timestamp.ZERO) -> None:
         """Raises: `Violation` when somebody still waits for what is served."""
-        for (name, number), needed in self._waits.items():
-            if name == owner and needed <= service:
+        for (name, number), (needed, from_checkpoint) in self._waits.items():
+            served = checkpoint if from_checkpoint else service
+            if name == owner and needed <= served:
                 raise Violation(
-                    f"waiting: read {number} waits at {owner} for {needed}, and {service} is served: nobody woke it"
+                    f"waiting: read {number} waits at {owner} for {needed}, and {served} is served: nobody woke it"
                 )
 
     def owner_is_gone(self, owner: str) -> None:
-        self._waits = {key: needed for key, needed in self._waits.items() if key[0] != owner}
+        self._waits = {key: wait for key, wait in self._waits.items() if key[0] != owner}
 
     @property
     def is_at_rest(self) -> bool:

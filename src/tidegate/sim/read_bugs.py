@@ -144,6 +144,17 @@ def wait_misses_a_wake_up() -> Iterator[None]:
 
 
 @_bug
+def checkpoint_wakes_nobody() -> Iterator[None]:
+    """Who waits for a checkpoint is woken by ticks alone."""
+
+    def nothing(self: ReadOwner) -> None:
+        """Forgotten."""
+
+    with replaced(ReadOwner, "checkpoint_moved", nothing):
+        yield
+
+
+@_bug
 def read_does_not_wait() -> Iterator[None]:
     """A read is answered from what has arrived so far."""
 

@@ -85,6 +85,8 @@ class ReadClient:
             yield
 
     def _do_something(self) -> Script:
+        if self._rng.random() < 0.1:
+            self._session = self._begin()
         draw = self._rng.random()
         if self._world.tokens and draw < 0.25:
             yield from self._take_over()
@@ -168,8 +170,10 @@ class ReadClient:
         self._read_at: Timestamp | None = None
         question = self._world.auditor.asks(self._session.name, wanted, tables, pinned)
         timeout_ms = None if must else self._rng.choice(TIMEOUTS_MS)
-        seen = self._session.seen
-        yield from self._ask("read", must=must, wanted=wanted, tables=tables, seen=seen, timeout_ms=timeout_ms)
+        yield from self._ask(
+            "read", must=must, wanted=wanted, tables=tables, seen=self._session.seen, timeout_ms=timeout_ms,
+            from_checkpoint=wanted.level != "timestamp" and self._rng.random() < 0.2,
+        )  # fmt: skip
         if self._answer is None:
             self._world.note(f"{self.name} hears nothing: {wanted.level}")
         elif self._answer.how == "retry":

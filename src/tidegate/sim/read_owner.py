@@ -39,6 +39,8 @@ class Read:
     tables: tuple[str, ...]
     needed: Timestamp
     waiting: Waiting
+    from_checkpoint: bool
+    """Whether only a checkpoint will do, as for whoever cannot read the log."""
     look_at_ms: int = 0
 
 
@@ -71,6 +73,8 @@ class ReadOwner:
         """Commits that are decided, and not in all of their channels."""
         self._writing: set[str] = set()
         self._folding = False
+        self._is_asked = False
+        """A read waits for a checkpoint."""
         self._barrier_ms = 0
         self._numbers = 0
 
@@ -150,19 +154,21 @@ class ReadOwner:
         needed = self.needed_by(wanted, self.now_of(ask), ask.arguments["seen"], self.changed_last(tables))
         self._numbers += 1
         waiting = Waiting(needed, self.now_ms, timeout_ms=ask.arguments["timeout_ms"])
-        read = Read(self._numbers, ask, wanted, tables, needed, waiting)
-        self.world.auditor.waits(self.name, read.number, needed)
+        read = Read(self._numbers, ask, wanted, tables, needed, waiting, ask.arguments["from_checkpoint"])
+        self.world.auditor.waits(self.name, read.number, needed, from_checkpoint=read.from_checkpoint)
         if not self.look(read):
             self.wait(read)
 
     def wait(self, read: Read) -> None:
         """In the step in which it was looked at: nothing moves in between."""
         self.waiting.append(read)
-        self.world.note(f"a read waits: {read.wanted.level}")
+        self._is_asked = self._is_asked or read.from_checkpoint
+        self.world.note(f"a read waits{' for a checkpoint' * read.from_checkpoint}: {read.wanted.level}")
 
     def look(self, read: Read) -> bool:
         """Look at the service time for a read. Says whether its wait is over."""
-        match read.waiting.look(self.service, self.now_ms):
+        service = self.checkpoint.timestamp if read.from_checkpoint else self.service
+        match read.waiting.look(service, self.now_ms):
             case LookAgain(at_ms):
                 read.look_at_ms = at_ms
                 return False
@@ -264,7 +270,7 @@ class ReadOwner:
 
     def _was_deposed(self, error: Exception) -> str:
         """It need not notice at once: each of its threads finds out for itself."""
-        if self.is_serving and self.world.rng.random() < 0.95:
+        if self.is_serving and self.world.rng.random() < 0.985:
             return f"is told {type(error).__name__}"
         self.has_ended = True
         return f"ends: {type(error).__name__}"
@@ -321,8 +327,10 @@ class ReadOwner:
 
     def _take_barrier(self) -> str:
         world = self.world
-        if world.pipeline_stands or self._folding or self.now_ms - self._barrier_ms < world.barrier_ms:
+        is_due = self._is_asked or self.now_ms - self._barrier_ms >= world.barrier_ms
+        if world.pipeline_stands or self._folding or not is_due:
             return "has no barrier to take"
+        self._is_asked = False
         self._barrier_ms = self.now_ms
         self._add(self.alignment.begin(self.allocate(), ALL, is_checkpoint=True, now_ms=self.now_ms))
         return "takes a barrier"
@@ -343,4 +351,9 @@ class ReadOwner:
         self._folding = False
         self.log.commit(self.term, Checkpoint(at, tables))
         self.checkpoint = self.log.checkpoints[-1]
+        self.checkpoint_moved()
         yield "commits a checkpoint"
+
+    def checkpoint_moved(self) -> None:
+        """It is a service time too."""
+        self._wake(list(self.waiting))

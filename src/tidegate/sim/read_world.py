@@ -58,11 +58,11 @@ class ReadWorld(Stage[ReadOwner, ReadClient]):
         return f"session {self._sessions}"
 
     def owner_name(self) -> str | None:
-        """Whom a client takes for the owner: the newest that serves, and now and then one that did."""
+        """Whom a client takes for the owner: the newest that serves, or the oldest that still does."""
         serving = [node.name for node in self.nodes if node.is_serving]
         if not serving:
             return self.nodes[-1].name if self.nodes else None
-        return self.rng.choice(serving) if self.faulty and self.rng.random() < 0.4 else serving[-1]
+        return serving[0] if self.faulty and self.rng.random() < 0.5 else serving[-1]
 
     # The scheduler
 
@@ -88,13 +88,13 @@ class ReadWorld(Stage[ReadOwner, ReadClient]):
         # Where it hurts most: between deciding a commit and writing it.
         if self.faulty and rng.random() < plan.kill * (8 if node.half_written else 1):
             self._kill(node, "killed")
-        elif self.faulty and rng.random() < plan.pause / 2 and not node.zombie:
+        elif self.faulty and rng.random() < plan.pause and not node.zombie:
             self._hang(node)
         else:
             for _ in range(rng.choice((1, 2, 4))):
                 if not node.has_ended:
                     self._run(node)
-                    self.auditor.look_at_waits(node.name, node.service)
+                    self.auditor.look_at_waits(node.name, node.service, node.checkpoint.timestamp)
 
     def _deliver(self) -> None:
         nodes = {node.name: node for node in self.nodes}
@@ -113,7 +113,7 @@ class ReadWorld(Stage[ReadOwner, ReadClient]):
     def _hang(self, node: ReadOwner) -> None:
         node.paused_until = self.rng.randrange(5, 150)
         node.zombie = True
-        if self.rng.random() < 0.5:
+        if self.rng.random() < 0.7:
             self.clock.advance(4.0)  # Its lease runs out.
         self.note(f"{node.name} hangs")
 
