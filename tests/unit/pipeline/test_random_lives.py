@@ -43,7 +43,7 @@ class Life:
         """The values of a key's second column, of tables that have one."""
         self.rows: dict[str, Rows] = {}
         self.column_names = iter(f"c{number}" for number in range(10_000))
-        self.died = False
+        self.calm = 0
         self.known: list[tuple[Timestamp, dict[str, list[str]]]] = []
         self.db = self._open()
 
@@ -58,9 +58,12 @@ class Life:
         return tidegate.open(self.path, settings=settings)
 
     def crash(self, _point: str, _epoch: int) -> bool:
-        """Never twice in a row: who waits is told of a worker that always fails, and stops waiting."""
-        self.died = not self.died and self.fate.random() < 0.15
-        return self.died
+        """Not again before all that was handed out can be done: who waits is told of a worker that always fails."""
+        self.calm -= 1
+        if self.calm > 0 or self.fate.random() >= 0.2:
+            return False
+        self.calm = 6
+        return True
 
     def step(self) -> None:
         table = self.dice.choice(NAMES)
