@@ -61,3 +61,5 @@ SELECT date_trunc('DAY', n) FROM days
 SELECT id FROM nums WHERE i > ALL (SELECT qty FROM orders)
 SELECT date_format(d, 'D') FROM days
 SELECT i > 99999999999999999999.5 FROM nums
+SELECT CAST(1.5F AS DOUBLE)
+SELECT lower('İ')

@@ -613,3 +613,32 @@ SELECT CAST(d AS DECIMAL(10, 1)) FROM nums WHERE id < 5
 SELECT CAST(ts AS TIMESTAMP_NTZ), CAST(n AS TIMESTAMP) FROM days
 SELECT max(s) FILTER (WHERE id < 3) FROM words
 SELECT hour('2020-01-01 10:11:12'), date_add('2020-01-01', 1)
+SELECT upper(trim(substring(s, 1, 3))), count(*) FROM words GROUP BY upper(trim(substring(s, 1, 3))) ORDER BY 1
+SELECT upper(lower(upper(trim(s)))) AS u, count(*) FROM words GROUP BY u HAVING count(*) > 0 ORDER BY u
+SELECT amount / qty / 3 / 2, (amount / 7) * (amount / 3), qty / 2 / 3 / 4 / 5 FROM orders
+SELECT substring(substring(substring(s, 1, 4), 1, 3), 2, 2), regexp_replace(upper(trim(s)), '[AEIOU]$', '') FROM words
+SELECT sum(amount / qty), avg(amount / qty), max(CAST(CAST(qty AS STRING) AS INT) + 1) FROM orders
+SELECT year(date_add(to_date('2020-01-01'), qty)), date_format(date_add(day, qty), 'yyyy-MM') FROM orders
+SELECT transform(a, x -> abs(x + 1) / 2), transform(w, x -> upper(trim(x))) FROM nest
+SELECT qty % 2 / 1, sum(qty) / 2 OVER () FROM orders
+SELECT sum(qty) OVER () / 2 % 3 AS r, round(avg(d) OVER () / 3, 2) AS q FROM orders JOIN (SELECT id, i / 2 AS d FROM nums) USING (id)
+SELECT (SELECT max(amount) FROM orders) / 3 / 2
+SELECT ascii(''), instr('abc', ''), locate('', 'abc'), split(',a', ','), 'a\nb' LIKE 'a%b', concat_ws(NULL, 'a', 'b')
+SELECT (i > 0) = 'true', d IN (1, 2.5), f > 1.5, f = 0.5, d % 2 FROM nums
+SELECT d IN ('2020-02-29', '1969-12-31'), ts IN ('2019-12-30'), d <=> NULL FROM days
+SELECT * FROM range(5, 0, -2)
+SELECT sequence(1, CAST(NULL AS INT)), slice(array(1, 2), 3, 1), array_join(array('a', NULL), '')
+SELECT translate('abc', 'ab', 'xyz'), initcap('a-b c'), lpad('é', 3, 'ab'), rpad('abc', -1, 'x')
+SELECT sort_array(collect_set(d)) FROM nums
+SELECT sum(i + 0L), sum(CAST(i AS DOUBLE)), avg(CAST(i AS DECIMAL(12, 3))) FROM nums
+SELECT round(dec / 3, 2), round(big / 7, 3), ceil(dec / 3), CAST(dec / 3 AS DECIMAL(10, 1)) FROM nums
+SELECT nullif('a', 'a'), nvl2(NULL, 'x', 'y'), coalesce(NULL, NULL), if(NULL, 1, 2)
+SELECT date_trunc('QUARTER', ts), date_trunc('minute', ts), trunc(ts, 'MM'), last_day(ts) FROM days
+SELECT count(*) FROM nums WHERE i IN (SELECT qty FROM orders WHERE false)
+SELECT a.id, b.n FROM orders a JOIN (SELECT customer, count(*) AS n FROM orders GROUP BY customer) b ON a.customer <=> b.customer ORDER BY a.id
+SELECT CAST(1.5F AS DOUBLE)
+SELECT array_max(array(1.5, NULL, 2)), sort_array(array('b', NULL, 'a')), array_contains(array(1, 2), 2L)
+SELECT upper(customer) AS customer, sum(qty) FROM orders GROUP BY customer ORDER BY customer
+SELECT st.x AS x, sum(id) FROM nest GROUP BY st.x HAVING sum(id) > 1 ORDER BY x
+SELECT lower('İ')
+SELECT regexp_replace('aXbX', 'X$', ''), regexp_extract('k=v;', '(\\w+)=(\\w*)', 2), 'a.b' RLIKE 'a\\.b', 'tab\t' RLIKE '\\t$'

@@ -67,10 +67,12 @@ MACROS: Final = (
     "spark_digits(x) AS CAST(replace(CAST(x AS VARCHAR), '.', '') AS HUGEINT)",
     "spark_padded(d, s) AS CASE WHEN length(d) <= s THEN lpad(d, s + 1, '0') ELSE d END",
     "spark_pointed(d, s) AS left(d, length(d) - s) || '.' || right(d, s)",
-    "spark_scaled(x, s) AS CASE WHEN x < 0 THEN '-' ELSE '' END"
-    " || spark_pointed(spark_padded(CAST(abs(x) AS VARCHAR), s), s)",
-    "spark_half_up(a, b) AS a // b + CASE WHEN 2 * abs(a % b) >= abs(b) THEN"
-    " CASE WHEN (a < 0) = (b < 0) THEN 1 ELSE -1 END ELSE 0 END",
+    # A lambda over one element holds a value, which would be written out as often as it is used.
+    "spark_scaled(x, s) AS list_transform([x], lambda held: CASE WHEN held < 0 THEN '-' ELSE '' END"
+    " || spark_pointed(spark_padded(CAST(abs(held) AS VARCHAR), s), s))[1]",
+    "spark_half_up(a, b) AS list_transform([struct_pack(a := a, b := b)], lambda held: held.a // held.b"
+    " + CASE WHEN 2 * abs(held.a % held.b) >= abs(held.b) THEN"
+    " CASE WHEN (held.a < 0) = (held.b < 0) THEN 1 ELSE -1 END ELSE 0 END)[1]",
     "spark_shown_date(x) AS CASE WHEN year(x) BETWEEN 1 AND 9999 THEN CAST(x AS VARCHAR) WHEN x IS NULL THEN NULL"
     " ELSE error('Spark alone answers this: a year beyond 9999') END",
     "spark_seconds(x) AS CASE WHEN x BETWEEN -62135596800 AND 253402300799"

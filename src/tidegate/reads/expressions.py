@@ -18,7 +18,7 @@ from tidegate.reads.casts import cast, try_cast
 from tidegate.reads.nested_functions import at, field, struct
 from tidegate.reads.operators import Operators, QueryCompiler, only
 from tidegate.reads.scope import Scope
-from tidegate.reads.spark_functions import FUNCTIONS, WrongArguments, call
+from tidegate.reads.spark_functions import FUNCTIONS, WrongArguments, call, held
 from tidegate.reads.spark_types import (
     BOOL,
     INT,
@@ -139,10 +139,12 @@ class Expressions(Operators):
         found = self.write(node.this)
         name = f"CAST({found.name} AS {shown(target).replace(', ', ',')})"
         if isinstance(node, exp.TryCast):
-            return Typed(try_cast(found.sql, found.type, target), target, f"TRY_{name}")
+            sql, _ = held([found], lambda one: (try_cast(one[0].sql, one[0].type, target), target))
+            return Typed(sql, target, f"TRY_{name}")
         # A column alone keeps its name.
         alias = found.name if isinstance(node.this, exp.Column) and not found.alias else ""
-        return Typed(cast(found.sql, found.type, target), target, found.name if is_list(target) else name, alias=alias)
+        sql, _ = held([found], lambda one: (cast(one[0].sql, one[0].type, target), target))
+        return Typed(sql, target, found.name if is_list(target) else name, alias=alias)
 
     def _bracket(self, node: exp.Expr) -> Typed:
         only(node, "this", "expressions")
@@ -150,13 +152,13 @@ class Expressions(Operators):
             raise NeedsSpark(node.sql("spark"))
         x, key = self.write(node.this), self.write(node.expressions[0])
         name = f"{x.name}.{key.name}" if is_struct(x.type) else f"{x.name}[{key.name}]"
-        return Typed(*at(x, key), name)
+        return Typed(*held([x, key], lambda both: at(*both)), name)
 
     def _extract(self, node: exp.Expr) -> Typed:
         only(node, "this", "expression")
         x = self.write(node.expression)
         try:
-            found = time_functions.extract(node.this.name, x)
+            found = held([x], lambda one: time_functions.extract(node.this.name, one[0]))
         except WrongArguments:
             raise NeedsSpark(f"EXTRACT from {shown(x.type)}") from None
         return Typed(*found, f"extract({node.this.name} FROM {x.name})")

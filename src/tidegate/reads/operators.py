@@ -13,7 +13,7 @@ from sqlglot import exp
 from tidegate.reads import literals, time_functions
 from tidegate.reads.casts import UNANSWERED, cast
 from tidegate.reads.scope import Scope
-from tidegate.reads.spark_functions import call
+from tidegate.reads.spark_functions import call, held
 from tidegate.reads.spark_types import (
     BOOL,
     DATE,
@@ -113,22 +113,24 @@ class Operators:
             or (operator == "/" and not (is_decimal(left.type) or is_decimal(right.type)))
         ):
             type_ = wider(left.type, right.type, operator) if operator != "/" else DOUBLE
-            return Typed(self._computed(operator, left, right, type_, type_), type_, name)
+            return Typed(*self._computed(operator, left, right, type_), name)
         if is_decimal(left.type) or is_decimal(right.type):
             if VOID in (left.type, right.type):
                 raise NeedsSpark(f"{shown(left.type)} {operator} {shown(right.type)}")
-            return Typed(*self._decimal(operator, left, right), name)
-        type_ = wider(left.type, right.type, operator)
-        return Typed(self._computed(operator, left, right, type_, type_), type_, name)
+            return Typed(*held([left, right], lambda sides: self._decimal(operator, *sides)), name)
+        return Typed(*self._computed(operator, left, right, wider(left.type, right.type, operator)), name)
 
-    def _computed(self, operator: str, left: Typed, right: Typed, operand: pa.DataType, result: pa.DataType) -> str:
-        one, other = cast(left.sql, left.type, operand), cast(right.sql, right.type, operand)
-        if operator in "/%":
-            found = f"spark_{'divide' if operator == '/' else 'modulo'}({one}, {other})"
-        else:
-            found = f"({one} {operator} {other})"
-        # DuckDB adds small integers in wider ones; in Spark they overflow.
-        return f"CAST({found} AS {duck(result)})" if result not in (INT, LONG, DOUBLE) else found
+    def _computed(self, operator: str, left: Typed, right: Typed, type: pa.DataType) -> tuple[str, pa.DataType]:
+        def write(sides: Sequence[Typed]) -> tuple[str, pa.DataType]:
+            one, other = (cast(each.sql, each.type, type) for each in sides)
+            if operator in "/%":
+                found = f"spark_{'divide' if operator == '/' else 'modulo'}({one}, {other})"
+            else:
+                found = f"({one} {operator} {other})"
+            # DuckDB adds small integers in wider ones; in Spark they overflow.
+            return (f"CAST({found} AS {duck(type)})" if type not in (INT, LONG, DOUBLE) else found), type
+
+        return held([left, right], write)
 
     def _decimal(self, operator: str, left: Typed, right: Typed) -> tuple[str, pa.DataType]:
         one = as_decimal(left.type, left.value if is_integer(left.type) else None)

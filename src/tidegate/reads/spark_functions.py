@@ -5,7 +5,9 @@ Each takes typed arguments and gives DuckDB's SQL and Spark's type. Arguments of
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -308,13 +310,30 @@ def _pmod(args: Sequence[Typed]) -> Result:
     return f"CASE WHEN {rest} < 0 THEN ({rest} + {right}) % {right} ELSE {rest} END", type
 
 
+_SHORT: Final = re.compile(r's\d+\.("[^"]+"|c\d+)|x_\w+|v\.a\d+|NULL|true|false')
+
+
+def held(args: Sequence[Typed], write: Function) -> Result:
+    """What `write` gives, with arguments that it uses more than once computed once.
+
+    Invariant: a query grows by its own length, however deep its calls nest.
+    """
+    long = [index for index, each in enumerate(args) if each.value is None and not _SHORT.fullmatch(each.sql)]
+    names = {index: f"v.a{index}" for index in long}
+    sql, type = write([replace(each, sql=names.get(index, each.sql)) for index, each in enumerate(args)])
+    if "spark_" not in sql and all(sql.count(each) <= 1 for each in names.values()):
+        return write(args)
+    packed = ", ".join(f"a{index} := {args[index].sql}" for index in long)
+    return (f"list_transform([struct_pack({packed})], lambda v: {sql})[1]" if long else sql), type
+
+
 def call(name: str, args: Sequence[Typed]) -> Result:
     """A function by its name. Raises: `NeedsSpark`."""
     found = FUNCTIONS.get(name)
     if found is None:
         raise NeedsSpark(f"the function {name}")
     try:
-        return found(args)
+        return held(args, found)
     except WrongArguments:
         kinds = ", ".join(shown(each.type) for each in args)
         raise NeedsSpark(f"the function {name} of ({kinds})") from None

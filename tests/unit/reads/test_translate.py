@@ -1,0 +1,182 @@
+"""Spark SQL for DuckDB: what is translated and how, what is refused, and which tables are read (issue 5, reads).
+
+That answers are Spark's own is proved on Spark, in tests/spark/test_query_corpus.py.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from tidegate.errors import InvalidArgument, NotFound
+from tidegate.reads.translate import SETUP, UNANSWERED, NeedsSpark, as_spark, tables_in, translate
+
+SALES = pa.table(
+    {
+        "id": pa.array([1, 2, 3], pa.int32()),
+        "name": pa.array(["ann", None, "bob"], pa.string()),
+        "amount": pa.array([Decimal("1.50"), Decimal("2.25"), None], pa.decimal128(10, 2)),
+        "share": pa.array([-0.0, 0.0, float("nan")], pa.float64()),
+        "tags": pa.array([[1, 2], [], None], pa.list_(pa.int32())),
+    }
+)
+SCHEMAS = {"sales": SALES.schema}
+
+
+def connect():
+    connection = duckdb.connect()
+    for each in SETUP:
+        connection.execute(each)
+    connection.register("sales", SALES)
+    return connection
+
+
+def answer(sql):
+    translated = translate(sql, SCHEMAS)
+    with connect() as connection:
+        return as_spark(connection.sql(translated.sql).to_arrow_table(), translated)
+
+
+def test_columns_have_the_names_that_spark_gives_them():
+    found = answer("SELECT count(*), sum(id), id + 1, CAST(id AS STRING), NAME FROM sales GROUP BY id, name")
+    assert found.column_names == ["count(1)", "sum(id)", "(id + 1)", "id", "NAME"]
+
+
+def test_results_have_the_types_that_spark_gives_them():
+    found = answer("SELECT sum(id), sum(amount), avg(amount), id / 2, amount * amount, NULL FROM sales GROUP BY ALL")
+    assert found.schema.types == [
+        pa.int64(),
+        pa.decimal128(20, 2),
+        pa.decimal128(14, 6),
+        pa.float64(),
+        pa.decimal128(21, 4),
+        pa.null(),
+    ]
+
+
+def test_nulls_are_first_and_in_a_descending_order_last():
+    assert answer("SELECT name FROM sales ORDER BY name")["name"].to_pylist() == [None, "ann", "bob"]
+    assert answer("SELECT name FROM sales ORDER BY name DESC")["name"].to_pylist() == ["bob", "ann", None]
+
+
+def test_zero_and_minus_zero_are_one_group_and_shown_as_zero():
+    found = answer("SELECT share, count(*) AS n FROM sales WHERE NOT isnan(share) GROUP BY share").to_pylist()
+    assert [(str(row["share"]), row["n"]) for row in found] == [("0.0", 2)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1 / 0",
+        "SELECT 1.5 / 0",
+        "SELECT id % 0 FROM sales",
+        "SELECT 2147483647 + 1",
+        "SELECT CAST('x' AS INT)",
+        "SELECT CAST('1.5' AS INT)",
+        "SELECT tags[7] FROM sales",
+    ],
+)
+def test_what_is_an_error_with_ansi_on_is_an_error(sql):
+    with connect() as connection, pytest.raises(duckdb.Error) as error:
+        connection.execute(translate(sql, SCHEMAS).sql).fetchall()
+    assert UNANSWERED not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("SELECT xxhash64(id) FROM sales", "xxhash64"),
+        ("SELECT no_such_function(id) FROM sales", "no_such_function"),
+        ("SELECT CAST(share AS STRING) FROM sales", "DOUBLE to STRING"),
+        ("SELECT * FROM sales TABLESAMPLE (5 ROWS)", "SAMPLE"),
+        ("SELECT 'a' RLIKE '(?<=a)b'", "regular expression"),
+        ("SELECT coalesce(name, 1) FROM sales", "STRING and INT"),
+        ("SELECT id FROM sales QUALIFY row_number() OVER (ORDER BY id) = 1", "QUALIFY"),
+        ("SELECT tags = tags FROM sales", "comparison"),
+        (r"SELECT '\u0041'", "literal"),
+    ],
+)
+def test_what_is_not_known_to_be_alike_is_refused_by_name(sql, reason):
+    with pytest.raises(NeedsSpark) as error:
+        translate(sql, SCHEMAS)
+    assert reason in error.value.reason
+
+
+def test_a_value_for_which_the_translation_does_not_hold_is_refused_when_it_is_met():
+    """Java writes ß in capitals with two letters."""
+    with connect() as connection, pytest.raises(duckdb.Error, match=UNANSWERED):
+        connection.execute(translate("SELECT upper(concat('stra', 'ße'))").sql).fetchall()
+
+
+@pytest.mark.parametrize("sql", ["SELECT FROM WHERE", "SELECT 'a", "DROP TABLE t", "SELECT 1; SELECT 2", "", "hello ("])
+def test_what_is_no_query_is_invalid(sql):
+    with pytest.raises(InvalidArgument):
+        translate(sql, SCHEMAS)
+    with pytest.raises(InvalidArgument):
+        tables_in(sql)
+
+
+def test_a_column_or_a_table_that_is_not_there_is_named_with_those_that_are():
+    with pytest.raises(NotFound, match=r"'nme'.*id, name, amount"):
+        translate("SELECT nme FROM sales", SCHEMAS)
+    with pytest.raises(NotFound, match="'sale'"):
+        translate("SELECT * FROM sale", SCHEMAS)
+
+
+def test_a_name_that_means_two_columns_is_ambiguous():
+    with pytest.raises(InvalidArgument, match="ambiguous"):
+        translate("SELECT id FROM sales a JOIN sales b ON a.id = b.id", SCHEMAS)
+
+
+def test_a_query_grows_by_its_own_length_however_deep_it_nests():
+    def length(depth):
+        sql = "amount"
+        for _ in range(depth):
+            sql = f"({sql} / 3)"
+        for _ in range(depth):
+            sql = f"CAST({sql} AS DECIMAL(10, 2))"
+        return len(translate(f"SELECT {sql} FROM sales", SCHEMAS).sql)
+
+    assert length(6) - length(4) < 3 * (length(4) - length(2))
+
+
+@pytest.mark.parametrize(
+    ("sql", "tables"),
+    [
+        ("SELECT 1", set()),
+        ("SELECT * FROM a", {"a"}),
+        ("TABLE a", {"a"}),
+        ("TABLE a UNION ALL TABLE b", {"a", "b"}),
+        ("SELECT * FROM a, b JOIN c ON true", {"a", "b", "c"}),
+        ("SELECT * FROM s.a", {"s.a"}),
+        ("WITH t AS (SELECT * FROM t) SELECT * FROM t", {"t"}),
+        ("WITH t AS (SELECT * FROM a) SELECT * FROM T", {"a"}),
+        ("WITH x AS (SELECT 1), y AS (SELECT * FROM x JOIN z ON true) SELECT * FROM y", {"z"}),
+        ("WITH y AS (SELECT * FROM x), x AS (SELECT 1) SELECT * FROM y", {"x"}),
+        ("SELECT * FROM (WITH t AS (SELECT 1) SELECT * FROM t), t", {"t"}),
+        ("WITH RECURSIVE t AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM t WHERE n < 3) SELECT * FROM t", set()),
+        ("SELECT (SELECT max(x) FROM b) FROM a WHERE x IN (SELECT y FROM c)", {"a", "b", "c"}),
+        ("SELECT e FROM a LATERAL VIEW explode(x) v AS e", {"a"}),
+        ("SELECT * FROM range(5)", set()),
+        ("SELECT explode(array(1, 2))", set()),
+        ("SELECT * FROM VALUES (1) AS t(x)", set()),
+        ("SELECT trim(BOTH 'x' FROM a) FROM b", {"b"}),
+        ("SELECT a.b FROM a UNION SELECT 1", {"a"}),
+    ],
+)
+def test_the_tables_that_a_query_reads(sql, tables):
+    assert tables_in(sql) == tables
+
+
+def test_rows_of_tables_come_through_a_join_using_once():
+    found = answer("SELECT * FROM (SELECT id, name FROM sales) a JOIN (SELECT id, amount FROM sales) b USING (id)")
+    assert found.column_names == ["id", "name", "amount"]
+
+
+def test_a_value_beyond_its_type_is_an_error_and_names_the_column():
+    translated = translate("SELECT id FROM sales", SCHEMAS)
+    with pytest.raises(InvalidArgument, match="'id'"):
+        as_spark(pa.table({"c0": pa.array([2**40])}), translated)
