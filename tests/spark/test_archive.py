@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import time
@@ -148,3 +149,22 @@ def test_looking_for_it_loads_no_spark_session():
     """The maker is a process of the lowest priority that needs next to nothing."""
     code = "import sys, tidegate.spark.archive; sys.exit(any(name.split('.')[0] == 'pyspark' for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_bytes_that_have_changed_in_an_archive_are_found_before_they_are_used(tmp_path):
+    """Without its checksum a JVM would end in the middle of something."""
+    java = find_java(tmp_path / "work")
+    archive = Archive(tmp_path / "classes-1.jsa", tmp_path / "home")
+    dump = [str(java.executable), "-Xshare:dump", "-XX:+UseSerialGC", f"-XX:SharedArchiveFile={archive.path}"]
+    subprocess.run(dump, capture_output=True, check=True)
+    archive.path.chmod(0o600)
+    dice = random.Random(3)
+    with archive.path.open("r+b") as file:
+        size = archive.path.stat().st_size
+        for _ in range(2000):
+            file.seek(dice.randrange(20_000, size - 8))
+            file.write(b"\xde\xad\xbe\xef")
+    options = [*archive.options(tmp_path / "classes").split(), "-XX:+UseSerialGC", "-version"]
+    ran = subprocess.run([str(java.executable), *options], capture_output=True, check=False, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
