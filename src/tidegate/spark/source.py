@@ -3,6 +3,18 @@
     option                  what it says
     path                    the database's directory
     topic | table           what to read
+
+  A table in a batch is its rows at one cut. Which one:
+    consistency             strong | session | bounded | eventual, as of `load()`; session is that of a new session, or
+                            of `sessionToken`: all that was acknowledged before
+    staleness               seconds, for `bounded` (default 5)
+    timestamp               this cut: a Timestamp as printed, its number, or an ISO time with a zone
+    version                 the checkpoint with this number
+    sessionToken            go on with a session: nothing older than it has seen (`session.token`)
+    where                   a condition on columns, applied while reading: comparisons with constants, IN, IS NULL, AND
+
+  A table in a stream is its changes; in a batch with
+    changes                 true: its changes; false: its rows and nothing else
     startingTimestamp       read what is above it (a number, or an ISO time with a zone); default: everything kept
     endingTimestamp         batches only: read up to it and with it; default: as far as all channels have come
     maxEpochs, maxMessages, maxBytesPerTrigger
@@ -10,11 +22,18 @@
                             cuts are recorded, epochs are not counted, and the least is a segment of the log
     waitMs                  streams only: how long to wait for news before Spark asks again (default 100)
 
-A topic has the columns key, value (JSON), bytes, headers, `_ts`, `_shard`, `_txn` and `_seq`. A table's changes have
-its columns, `_ts`, `_seq` and `_op`: 1 where the row is there with these values, -1 where it is gone.
+A topic has the columns key, value (JSON), bytes, headers, `_ts`, `_shard`, `_txn` and `_seq`; it is read by the times
+and limits above too. A table's changes have its columns, `_ts`, `_seq` and `_op`: 1 where the row is there with these
+values, -1 where it is gone. A table's rows have the columns that it has in the cut. Spark does not say whether a schema
+is asked for by a batch or by a stream: rows that name neither a cut nor `changes` have `_ts` (when they were written),
+`_seq` and `_op` too. With `.schema(...)` only the columns named there are read.
 
-A batch is one cut through all channels, and so is every micro-batch's end: transactions come whole, in one micro-batch.
-Partitions are channels. With `register`, comparisons of `_ts` and equality of `key` are applied while reading.
+One batch is one cut; two tables are at the same cut when both name the same `timestamp`. Every micro-batch's end is a
+cut too: transactions come whole, in one micro-batch. Partitions of rows are shards, or files of large ones; of changes
+and topics, channels.
+
+Filters of Spark are not applied while reading. Spark 4 keeps one plan of a Python source for all uses of a DataFrame,
+so that a filter of one use would be applied to the others, and `df.count()` be wrong after `df.where(...).count()`.
 """
 
 # mypy: disable-error-code="misc"
@@ -22,26 +41,13 @@ Partitions are channels. With `register`, comparisons of `_ts` and equality of `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    InputPartition,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
@@ -61,19 +67,21 @@ from tidegate.spark.reading import (
     read_span,
     topic_rows,
 )
-from tidegate.tables.schema import Table
+from tidegate.spark.row_condition import condition_sql
+from tidegate.spark.table_cut import CUT, FRESHNESS, TableCut, find_cut
+from tidegate.spark.table_rows import RowsPart, plan_rows, read_rows, row_fields
+from tidegate.tables.schema import OP, SEQ, TS, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_END: Final = (1 << 63) - 1
+SYSTEM_SCHEMA: Final = pa.schema([(TS, pa.int64()), (SEQ, pa.int64()), (OP, pa.int8())])
 _EPOCHS: Final = "epochs"
 
 
 def register(session: SparkSession) -> None:
-    """Make `format("tidegate")` known to a session, with filters applied while reading."""
-    session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    session.dataSource.register(FilteringSource)
+    """Make `format("tidegate")` known to a session, where the package is not installed like any other."""
+    session.dataSource.register(TidegateSource)
 
 
 @dataclass(frozen=True)
@@ -96,27 +104,39 @@ class What:
         return rows
 
 
+def check_names(options: Any) -> None:
+    """Raises: `InvalidArgument` when the options name nothing, or too much."""
+    if not options.get("path"):
+        raise InvalidArgument('format("tidegate") needs .option("path", ...): the directory of the database')
+    if (options.get("topic") is None) == (options.get("table") is None):
+        raise InvalidArgument('format("tidegate") needs either .option("topic", ...) or .option("table", ...)')
+
+
 def find(options: Any) -> What:
     """Raises: `InvalidArgument` when the options name nothing, or too much; `NotFound`."""
-    path = options.get("path")
-    topic, table = options.get("topic"), options.get("table")
-    if not path:
-        raise InvalidArgument('format("tidegate") needs .option("path", ...): the directory of the database')
-    if (topic is None) == (table is None):
-        raise InvalidArgument('format("tidegate") needs either .option("topic", ...) or .option("table", ...)')
+    check_names(options)
+    path, table = options.get("path"), options.get("table")
     if table is not None:
         changes = find_table(path, table)
         return What(path, arrow_of_spark(changes.schema), changes.places, changes)
-    return What(path, TOPIC_SCHEMA, find_topic(path, topic), None)
+    return What(path, TOPIC_SCHEMA, find_topic(path, options.get("topic")), None)
 
 
 def arrow_of_spark(schema: pa.Schema) -> pa.Schema:
     """The same columns as Spark writes them in Arrow: it takes no others from a source."""
-    return to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
+    return to_arrow_schema(spark_schema(schema), timezone="UTC")
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """The columns as Spark names their types: a time without a zone stays one."""
+    return from_arrow_schema(schema.remove_metadata(), prefer_timestamp_ntz=True)
 
 
 class TidegateSource(DataSource):
     """`format("tidegate")`."""
+
+    _cut: TableCut | None = None
+    """The one that `load` has found; it goes with this object to where the batch is planned."""
 
     @classmethod
     def name(cls) -> str:
@@ -131,9 +151,17 @@ class TidegateSource(DataSource):
             from tidegate.spark.work import REPORT_DDL
 
             return REPORT_DDL
-        return from_arrow_schema(find(self.options).schema)
+        if _asks_for_rows(self.options) and not _may_be_stream(self.options):
+            self._cut = find_cut(self.options)
+            return spark_schema(row_fields(self._cut.table, self._cut.schema))
+        return spark_schema(find(self.options).schema)
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
+    def reader(self, schema: StructType) -> DataSourceReader:
+        if _asks_for_rows(self.options):
+            for each in ("startingTimestamp", "endingTimestamp"):
+                if self.options.get(each) is not None:
+                    raise InvalidArgument(f"option {each!r} is for a table's changes: add .option('changes', 'true')")
+            return RowsReader(self._cut or find_cut(self.options), schema, self.options.get("where"))
         return TidegateReader(self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002
@@ -141,14 +169,69 @@ class TidegateSource(DataSource):
             module = import_module("tidegate.spark.work")
             reader: DataSourceStreamReader = module.WorkReader(self.options)
             return reader
+        if self.options.get("table") is not None and _asks_for_rows(self.options) and not _may_be_stream(self.options):
+            named = [each for each in (*FRESHNESS, "where", "changes") if self.options.get(each) is not None]
+            raise InvalidArgument(f"a stream of a table is its changes; leave out {', '.join(map(repr, named))}")
         return TidegateStreamReader(self.options)
 
 
-class FilteringSource(TidegateSource):
-    """The same where the session allows filters to be pushed down; Spark refuses such a reader in any other."""
+def _asks_for_rows(options: Any) -> bool:
+    """Whether a batch gives a table's rows. Raises: `InvalidArgument` for options that do not go together."""
+    text = str(options.get("changes", "false")).strip().lower()
+    if text not in ("true", "false"):
+        raise InvalidArgument(f"option 'changes' is true or false, not {options.get('changes')!r}")
+    of_rows = [each for each in (*FRESHNESS, "where") if options.get(each) is not None]
+    if options.get("table") is None:
+        if of_rows or text == "true":
+            raise InvalidArgument(f"option {(of_rows or ['changes'])[0]!r} goes with .option('table', ...)")
+        return False
+    if text == "true" and of_rows:
+        raise InvalidArgument(f"option {of_rows[0]!r} is for a table's rows; changes have starting and ending times")
+    check_names(options)
+    return text == "false"
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
-        return FilteringReader(self.options)
+
+def _may_be_stream(options: Any) -> bool:
+    """Whether the options of a table leave it open that a stream is asked for; Spark does not say it."""
+    return options.get("changes") is None and not any(
+        options.get(each) is not None for each in (*FRESHNESS, "where", CUT)
+    )
+
+
+class RowsPartition(InputPartition):
+    """A part of a table's rows; None of an empty plan."""
+
+    def __init__(self, part: RowsPart) -> None:
+        super().__init__(part.shards)
+        self.part = part
+
+
+class RowsReader(DataSourceReader):
+    """Reads a table's rows at one cut."""
+
+    def __init__(self, cut: TableCut, schema: StructType, where: str | None) -> None:
+        known = {each.name: each for each in spark_schema(row_fields(cut.table, cut.schema))}
+        known |= {each.name: each for each in spark_schema(SYSTEM_SCHEMA)}
+        folded = {name.casefold(): field for name, field in known.items()}
+        for each in schema:
+            field = folded.get(each.name.casefold())
+            if field is None or field.dataType != each.dataType:
+                there = "no such column" if field is None else f"{field.dataType.simpleString().upper()}"
+                raise InvalidArgument(
+                    f"table {cut.table.name!r} at {cut.at}: column {each.name!r} is asked for as"
+                    f" {each.dataType.simpleString().upper()}, and there is {there}; load it again"
+                )
+        self._cut = cut
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._where = None if where is None else condition_sql(where, cut.schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [RowsPartition(each) for each in plan_rows(self._cut)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, RowsPartition):
+            raise InvalidArgument(f"{type(partition).__name__} is not a part of a table")
+        return read_rows(partition.part, self._schema, self._where)
 
 
 class SpanPartition(InputPartition):
@@ -160,47 +243,7 @@ class SpanPartition(InputPartition):
         self.table = table
 
 
-@dataclass
-class Pushed:
-    """What filters leave to read. Rows that it lets through are filtered by Spark again only where it is told to."""
-
-    after: int = 0
-    upto: int = _END
-    keys: list[str] = field(default_factory=list)
-    is_keyed: bool = False
-
-    def take(self, each: Filter) -> bool:
-        """Whether the filter is applied from now on."""
-        match each:
-            case GreaterThan(("_ts",), int(value)):
-                self.after = max(self.after, value)
-            case GreaterThanOrEqual(("_ts",), int(value)):
-                self.after = max(self.after, value - 1)
-            case LessThan(("_ts",), int(value)):
-                self.upto = min(self.upto, value - 1)
-            case LessThanOrEqual(("_ts",), int(value)):
-                self.upto = min(self.upto, value)
-            case EqualTo(("_ts",), int(value)):
-                self.after, self.upto = max(self.after, value - 1), min(self.upto, value)
-            case EqualTo(("key",), str(value)):
-                self.keys.append(value)
-            case IsNotNull(("_ts",)):
-                pass  # It never is.
-            case IsNotNull(("key",)):
-                self.is_keyed = True
-            case _:
-                return False
-        return True
-
-    def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        if self.is_keyed:
-            rows = rows.filter(pc.is_valid(rows.column("key")))
-        for key in self.keys:
-            rows = rows.filter(pc.equal(rows.column("key"), pa.scalar(key, pa.string())))
-        return rows
-
-
-def _read(what: What, partition: InputPartition, pushed: Pushed | None = None) -> Iterator[pa.RecordBatch]:
+def _read(what: What, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, SpanPartition):
         raise InvalidArgument(f"{type(partition).__name__} is not a part of a batch")
     span = partition.span
@@ -209,9 +252,8 @@ def _read(what: What, partition: InputPartition, pushed: Pushed | None = None) -
     decode = what.decode(partition, span)
     for batch in read_span(what.path, span):
         for rows in decode(batch):
-            kept = rows if pushed is None else pushed.apply(rows)
-            if kept.num_rows:
-                yield kept if kept.schema.equals(what.schema) else kept.cast(what.schema)
+            if rows.num_rows:
+                yield rows if rows.schema.equals(what.schema) else rows.cast(what.schema)
 
 
 def _spans(what: What, start: Point, end: Point, points: Points) -> list[SpanPartition]:
@@ -244,31 +286,19 @@ class TidegateReader(DataSourceReader):
     def __init__(self, options: Any) -> None:
         self._what = find(options)
         self._cuts = options.get("cuts")
-        self._pushed = Pushed(after=int(_starting(options)))
-        if (ending := options.get("endingTimestamp")) is not None:
-            self._pushed.upto = min(int(Timestamp.parse(ending)), _END)
+        self._after = _starting(options)
+        ending = options.get("endingTimestamp")
+        self._upto = Timestamp.MAX if ending is None else Timestamp.parse(ending)
 
     def partitions(self) -> Sequence[InputPartition]:
         points = points_of(self._what.path, self._what.places.by_channel, self._cuts)
         newest = points.latest(Point(), Limits())
-        end = Point(newest.epoch, min(newest.timestamp, Timestamp(self._pushed.upto)))
-        start = Point(0, Timestamp(max(self._pushed.after, 0)))
+        end = Point(newest.epoch, min(newest.timestamp, self._upto))
+        start = Point(0, self._after)
         return list(_spans(self._what, start, end, points)) or [SpanPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self._what, partition, self._pushed)
-
-
-class FilteringReader(TidegateReader):
-    """Applies what it can of a query's filters."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        # A table's column may be called `key`, and mean something else.
-        for each in filters:
-            if (self._what.table is not None and getattr(each, "attribute", ()) == ("key",)) or not self._pushed.take(
-                each
-            ):
-                yield each
+        return _read(self._what, partition)
 
 
 class TidegateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
