@@ -6,34 +6,34 @@ the Timestamp; if one has not, reading waits for it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Lock, Timer
+from threading import Condition, Lock, Thread, Timer
 from typing import Any, Final, NamedTuple
 
 import duckdb
 import pyarrow as pa
-import sqlglot
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.keeping import Keeper
 from tidegate.database.tails import LogSource, Tails
-from tidegate.errors import InvalidArgument, NotFound, StorageFailed, TidegateError, WaitTimeout
+from tidegate.errors import Closed, InvalidArgument, StorageFailed, WaitTimeout
 from tidegate.log.batch import Batch
+from tidegate.reads.translate import SETUP, UNANSWERED, NeedsSpark, Translated, as_spark, translate
 from tidegate.snapshots.manifest import Manifest
 from tidegate.snapshots.merge_sql import quoted
 from tidegate.snapshots.reader import BATCH_ROWS, Duck, SnapshotReader
 from tidegate.snapshots.store import SnapshotStore
 from tidegate.tables.changes import changes_of, net
 from tidegate.tables.schema import OP, Table
-from tidegate.tables.spark_sql import DIALECT
 
 _IDLE_MAX: Final = 8
 _MEMORY: Final = "1GB"
-Params = Sequence[Any] | Mapping[str, Any] | None
+_TRANSLATED_MAX: Final = 512
+_INSIST_S: Final = 0.05
+_CLOSE_S: Final = 10.0
 
 
 class TableAt(NamedTuple):
@@ -49,28 +49,41 @@ class Cancel:
     """Ends a query from outside. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._changed = Condition()
         self._interrupt: Callable[[], None] | None = None
         self.is_set = False
 
     def set(self) -> None:
-        with self._lock:
-            self.is_set = True
-            if self._interrupt is not None:
+        """End what runs, or would. Does not wait for it."""
+        with self._changed:
+            if not self.is_set:
+                self.is_set = True
+                Thread(target=self._insist, name="tidegate-cancel", daemon=True).start()
+
+    def _insist(self) -> None:
+        """An interruption that comes before a query has begun is lost, so it is repeated until the query has ended."""
+        with self._changed:
+            while self._interrupt is not None:
                 self._interrupt()
+                self._changed.wait(_INSIST_S)
 
     @contextmanager
     def guarding(self, interrupt: Callable[[], None]) -> Iterator[None]:
-        """Call `interrupt` if it is set while this lasts."""
-        with self._lock:
-            self._interrupt = interrupt
+        """Call `interrupt` if it is set while this lasts. Raises: `Cancelled` when it was set before."""
+        with self._changed:
             if self.is_set:
-                interrupt()
+                raise Cancelled
+            self._interrupt = interrupt
         try:
             yield
         finally:
-            with self._lock:
+            with self._changed:
                 self._interrupt = None
+                self._changed.notify_all()
+
+
+class Cancelled(Exception):
+    """A query was ended before it began."""
 
 
 class _Session:
@@ -80,7 +93,9 @@ class _Session:
         self.cursor: Final = cursor
         self._views: dict[str, str] = {}
         self._registered: list[str] = []
-        cursor.execute("SET TimeZone = 'UTC'")
+        for each in SETUP:
+            if each.startswith("SET "):
+                cursor.execute(each)
 
     def view(self, name: str, sql: str) -> None:
         known = name.casefold()
@@ -112,11 +127,27 @@ class CutReader:
         self.keeper: Final = Keeper(store)
         self._snapshots = SnapshotReader(store)
         self._duck = Duck(Path(store.root) / "spill", threads=2, memory_limit=_MEMORY)
+        setup = self._duck.cursor()
+        for each in SETUP:
+            if not each.startswith("SET "):
+                setup.execute(each.replace(" TEMP ", " ", 1))  # For all connections.
+        setup.close()
         self._idle: list[_Session] = []
+        self._translated: dict[tuple[str, tuple[tuple[str, int, int], ...]], Translated] = {}
         self._lock = Lock()
+        self._ended = Condition(self._lock)
+        self._running: set[_Session] = set()
+        self._is_closed = False
 
     def close(self) -> None:
-        with self._lock:
+        """End what runs, and let go of everything."""
+        deadline = time.monotonic() + _CLOSE_S
+        with self._ended:
+            self._is_closed = True
+            while self._running and time.monotonic() < deadline:
+                for each in self._running:
+                    each.cursor.interrupt()
+                self._ended.wait(_INSIST_S)
             idle, self._idle = self._idle, []
         for each in idle:
             each.cursor.close()
@@ -132,18 +163,17 @@ class CutReader:
         own: Mapping[int, Sequence[Batch]] | None = None,
         given: Mapping[str, pa.Table] | None = None,
         *,
-        params: Params = None,
         timeout_s: float | None = None,
         cancel: Cancel | None = None,
     ) -> pa.Table:
         """The answer to a query in Spark SQL over `tables`, and `given` ones.
 
         `own` are rows by table that are not in the log, and lie on top.
-        Raises: `InvalidArgument` when the query is not understood; `Truncated`, `WaitTimeout`, `SnapshotDamaged`;
-        `TailTooLong`.
+        Raises: `NeedsSpark` when DuckDB cannot answer it as Spark would; `InvalidArgument` when it is not understood;
+        `Truncated`, `WaitTimeout`, `SnapshotDamaged`; `TailTooLong`.
         """
-        with self._answering(sql, tables, own, given, params, timeout_s, cancel) as found:
-            return _as_spark(sql, found.to_arrow_table(), [str(each) for each in found.types])
+        with self._answering(sql, tables, own, given, timeout_s, cancel) as (found, translated):
+            return as_spark(found.to_arrow_table(), translated)
 
     @contextmanager
     def stream(
@@ -151,20 +181,18 @@ class CutReader:
         sql: str,
         tables: Mapping[str, TableAt],
         *,
-        params: Params = None,
         batch_rows: int = BATCH_ROWS,
         cancel: Cancel | None = None,
     ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
         """As `query`, batch by batch: no more of it is in memory than that."""
-        with self._answering(sql, tables, None, None, params, None, cancel) as found:
-            types = [str(each) for each in found.types]
+        with self._answering(sql, tables, None, None, None, cancel) as (found, translated):
             reader = found.to_arrow_reader(batch_rows)
-            empty = _as_spark(sql, reader.schema.empty_table(), types)
+            empty = as_spark(reader.schema.empty_table(), translated)
 
             def batches() -> Generator[pa.RecordBatch, None, None]:
                 try:
                     for batch in reader:
-                        yield from _as_spark(sql, pa.Table.from_batches([batch]), types).to_batches()
+                        yield from as_spark(pa.Table.from_batches([batch]), translated).to_batches()
                 except (duckdb.Error, OSError, pa.ArrowException) as error:
                     raise self._explained(error, sql, tables, {}, cancel) from error
                 finally:
@@ -183,12 +211,11 @@ class CutReader:
         tables: Mapping[str, TableAt],
         own: Mapping[int, Sequence[Batch]] | None,
         given: Mapping[str, pa.Table] | None,
-        params: Params,
         timeout_s: float | None,
         cancel: Cancel | None,
-    ) -> Iterator[duckdb.DuckDBPyRelation]:
-        translated = translate(sql)
+    ) -> Iterator[tuple[duckdb.DuckDBPyRelation, Translated]]:
         _check_cases(sql, tables)
+        translated = self._translate(sql, tables, given or {})
         manifests: dict[str, Manifest] = {}
         cancel = cancel or Cancel()
         timer = None if timeout_s is None else Timer(timeout_s, cancel.set)
@@ -203,12 +230,25 @@ class CutReader:
                         mine = (own or {}).get(each.table.id, ())
                         # No table has a blank in its name.
                         self._add(session, f"tail {number}", name, each, manifests[name], mine)
-                    yield session.cursor.sql(translated, params=params)
-            except duckdb.Error as error:
+                    yield session.cursor.sql(translated.sql), translated
+            except (duckdb.Error, Cancelled) as error:
                 raise self._explained(error, sql, tables, manifests, cancel, timeout_s) from error
             finally:
                 if timer is not None:
                     timer.cancel()
+
+    def _translate(self, sql: str, tables: Mapping[str, TableAt], given: Mapping[str, pa.Table]) -> Translated:
+        schemas = {name: each.table.at(each.at) for name, each in tables.items()}
+        key = sql, tuple(sorted((name, each.table.id, schemas[name].version) for name, each in tables.items()))
+        found = self._translated.get(key)
+        if found is None or given:
+            arrow = {name: each.arrow for name, each in schemas.items()}
+            found = translate(sql, arrow | {name: each.schema for name, each in given.items()})
+            if not given:
+                if len(self._translated) >= _TRANSLATED_MAX:
+                    self._translated.clear()
+                self._translated[key] = found
+        return found
 
     @contextmanager
     def _kept(self, tables: Mapping[str, TableAt], manifests: dict[str, Manifest]) -> Iterator[None]:
@@ -226,23 +266,35 @@ class CutReader:
             yield
 
     @contextmanager
+    def kept(self, tables: Mapping[str, TableAt]) -> Iterator[dict[str, TableAt]]:
+        """The tables with the checkpoints to read them by, which are kept while this lasts."""
+        manifests: dict[str, Manifest] = {}
+        with self._kept(tables, manifests):
+            yield {name: each._replace(manifest=manifests[name]) for name, each in tables.items()}
+
+    @contextmanager
     def _session(self) -> Iterator[_Session]:
         with self._lock:
-            session = self._idle.pop() if self._idle else None
-        session = session or _Session(self._duck.cursor())
+            if self._is_closed:
+                raise Closed("the database was closed; open it again")
+            session = self._idle.pop() if self._idle else _Session(self._duck.cursor())
+            self._running.add(session)
+        is_clean = False
         try:
             yield session
             session.clean()
-        except BaseException:
-            # An open result, or a view half made: nobody else gets it.
-            with suppress(duckdb.Error):
-                session.cursor.close()
-            raise
-        with self._lock:
-            if len(self._idle) < _IDLE_MAX:
-                self._idle.append(session)
-                return
-        session.cursor.close()
+            is_clean = True
+        finally:
+            with self._ended:
+                self._running.discard(session)
+                self._ended.notify_all()
+                # An open result, or a view half made: nobody else gets it.
+                is_clean = is_clean and len(self._idle) < _IDLE_MAX and not self._is_closed
+                if is_clean:
+                    self._idle.append(session)
+            if not is_clean:
+                with suppress(duckdb.Error):
+                    session.cursor.close()
 
     def _add(
         self,
@@ -279,8 +331,10 @@ class CutReader:
         manifests: Mapping[str, Manifest],
         cancel: Cancel | None,
         timeout_s: float | None = None,
-    ) -> TidegateError:
-        if isinstance(error, duckdb.InterruptException) or (cancel is not None and cancel.is_set):
+    ) -> Exception:
+        if isinstance(error, duckdb.InterruptException | Cancelled) or (cancel is not None and cancel.is_set):
+            if self._is_closed:
+                return Closed(f"{shown(sql)} was ended: the database was closed")
             if timeout_s is not None:
                 return WaitTimeout(f"{shown(sql)} took longer than its timeout of {timeout_s:g} s; give it more time")
             return WaitTimeout(f"{shown(sql)} was cancelled")
@@ -293,7 +347,9 @@ class CutReader:
             for name, each in tables.items():
                 if name in manifests and (damage := self._snapshots.damage(manifests[name], each.table)) is not None:
                     return damage
-        return InvalidArgument(f"{shown(sql)}: {error}")
+        if UNANSWERED in str(error):
+            return NeedsSpark(f"a value in {shown(sql)}")
+        return InvalidArgument(f"{shown(sql)}: {str(error).strip().splitlines()[0]}")
 
 
 @contextmanager
@@ -305,28 +361,6 @@ def _all(holds: Sequence[Any]) -> Iterator[None]:
         yield
 
 
-def translate(sql: str) -> str:
-    """Spark SQL as DuckDB's. Raises: `InvalidArgument`."""
-    try:
-        (found,) = sqlglot.transpile(sql, read=DIALECT, write="duckdb")
-    except (SqlglotError, ValueError) as error:
-        raise InvalidArgument(f"{shown(sql)} is not understood: {error}") from error
-    return found
-
-
-def tables_in(sql: str) -> set[str]:
-    """The names of tables that a query reads. Raises: `InvalidArgument`."""
-    try:
-        tree = sqlglot.parse_one(sql, read=DIALECT)
-    except SqlglotError as error:
-        raise InvalidArgument(f"{shown(sql)} is not understood: {error}") from error
-    known = {each.alias for each in tree.find_all(exp.CTE)}
-    found = {each.name for each in tree.find_all(exp.Table)}
-    if "" in found:
-        raise NotFound(f"{shown(sql)} reads something that is no table")
-    return found - known
-
-
 def _check_cases(sql: str, tables: Iterable[str]) -> None:
     """DuckDB does not tell names by their case; the catalog does."""
     seen: dict[str, str] = {}
@@ -334,21 +368,6 @@ def _check_cases(sql: str, tables: Iterable[str]) -> None:
         other = seen.setdefault(name.casefold(), name)
         if other != name:
             raise InvalidArgument(f"{shown(sql)}: {other!r} and {name!r} cannot be read in one query")
-
-
-def _as_spark(sql: str, found: pa.Table, types: Sequence[str]) -> pa.Table:
-    """The answer with Spark's types: what DuckDB counts in 128 bits (the sum of integers) has 64 there."""
-    for index, kind in enumerate(types):
-        if kind in ("HUGEINT", "UHUGEINT"):
-            name = found.column_names[index]
-            try:
-                column = found.column(index).cast(pa.int64())
-            except pa.ArrowInvalid as error:
-                raise InvalidArgument(
-                    f"{shown(sql)}: column {name!r} has a value beyond BIGINT; CAST what is summed to DECIMAL(38, 0)"
-                ) from error
-            found = found.set_column(index, name, column)
-    return found
 
 
 def shown(sql: str) -> str:

@@ -7,16 +7,20 @@ rows on top, and note the keys that they change: if somebody else writes one of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from sqlglot import exp
 
 from tidegate.catalog.statements import Query, parse
-from tidegate.database.cut_reader import Params, TableAt, tables_in
+from tidegate.database.cut_reader import TableAt
 from tidegate.database.row_taker import RowTaker
 from tidegate.errors import InvalidArgument, SchemaMismatch
+from tidegate.log.batch import Batch
+from tidegate.reads.params import Params, bind
+from tidegate.reads.spark_types import NeedsSpark
+from tidegate.reads.translate import tables_in
 from tidegate.tables.schema import Table, TableSchema
 from tidegate.tables.spark_sql import DIALECT
 from tidegate.tables.statements import Delete, Insert, Update
@@ -115,7 +119,7 @@ def _values(database: Database, statement: Insert) -> Any:
     query: exp.Query = selects[0]
     for each in selects[1:]:
         query = exp.union(query, each, distinct=False)
-    return database.cut_reader.query(query.sql(DIALECT), {})
+    return _answer(database, query.sql(DIALECT), {})
 
 
 def _selected(database: Database, txn: Transaction, taker: RowTaker, statement: Insert) -> pa.Table:
@@ -218,14 +222,31 @@ def read(
     params: Params = None,
 ) -> pa.Table:
     """The answer to a query at the Timestamp of the transaction's reads, its own rows on top; over `given` too."""
+    sql = bind(sql, params)
     names = sorted(tables_in(sql).difference(given or ()))
     if not names:
-        return database.cut_reader.query(sql, {}, None, given)
+        return _answer(database, sql, {}, None, given)
     at = txn.read(names[0], [])
     database.wait_visible(at)
     tables = {name: TableAt(database.table_at(name, at), at) for name in names}
     own = {each.table.id: txn.own_changes(each.table) for each in tables.values()}
-    return database.cut_reader.query(sql, tables, own, given, params=params)
+    return _answer(database, sql, tables, own, given)
+
+
+def _answer(
+    database: Database,
+    sql: str,
+    tables: Mapping[str, TableAt],
+    own: Mapping[int, Sequence[Batch]] | None = None,
+    given: Mapping[str, pa.Table] | None = None,
+) -> pa.Table:
+    try:
+        return database.cut_reader.query(sql, tables, own, given)
+    except NeedsSpark as error:
+        raise InvalidArgument(
+            f"{sql!r} cannot be computed inside a transaction as Spark would: {error.reason}; read it with db.query,"
+            f" and write the result"
+        ) from error
 
 
 def _there(database: Database, txn: Transaction, name: str, keys: pa.Table) -> pa.Table:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+import pyarrow as pa
 import sqlglot
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.database.cut_reader import Cancel, CutReader, Params, TableAt, shown, tables_in
+from tidegate.database.cut_reader import Cancel, CutReader, TableAt, shown
 from tidegate.database.local import LocalBackend
 from tidegate.database.read_gate import ReadAsk, ReadPlace
 from tidegate.database.read_settings import ReadSettings
@@ -22,7 +23,9 @@ from tidegate.database.table_calls import TableCalls
 from tidegate.database.tails import TailTooLong
 from tidegate.errors import InvalidArgument
 from tidegate.reads.consistency import Asked, Consistency, Seen
+from tidegate.reads.params import Params, bind
 from tidegate.reads.time_travel import AsOf, take_times
+from tidegate.reads.translate import NeedsSpark, tables_in
 from tidegate.runtime.log_files import LogFiles
 from tidegate.snapshots.store import SnapshotStore
 from tidegate.stores.sqlite_metadata import SqliteMetadataStore
@@ -154,19 +157,40 @@ class ReadCalls(TableCalls):
     ) -> Result:
         """The answer to a query for whoever remembers with `memory`."""
         began = time.monotonic()
-        prepared = prepare(sql)
+        prepared = prepare(bind(sql, params))
         place, tables = self._place(prepared, wanted, memory, snapshot)
-        engine = "spark" if wanted.engine == "spark" else "duckdb"
         try:
-            left = None if wanted.timeout_s is None else max(wanted.timeout_s - (time.monotonic() - began), 0.001)
-            rows = self.cut_reader.query(prepared.sql, tables, params=params, timeout_s=left, cancel=cancel)
+            engine, rows = self._compute(prepared.sql, tables, wanted, began, cancel)
         except TailTooLong:
+            if wanted.asked.level == "timestamp" or snapshot is not None:
+                raise
             # The log behind the last checkpoint is too long to be read each time: a newer checkpoint has to come.
             place, tables = self._place(prepared, wanted, memory, snapshot, checkpoint=True)
-            rows = self.cut_reader.query(prepared.sql, tables, params=params, timeout_s=wanted.timeout_s, cancel=cancel)
+            engine, rows = self._compute(prepared.sql, tables, wanted, began, cancel)
         if memory is not None:
             memory.read(place.at)
         return Result(rows, place.at, engine=engine, waited_ms=place.waited_ms)
+
+    def _compute(
+        self, sql: str, tables: dict[str, TableAt], wanted: ReadSettings, began: float, cancel: Cancel | None
+    ) -> tuple[str, pa.Table]:
+        """Who computed the answer, and the answer."""
+
+        def left() -> float | None:
+            return None if wanted.timeout_s is None else max(wanted.timeout_s - (time.monotonic() - began), 0.001)
+
+        if wanted.engine != "spark":
+            try:
+                return "duckdb", self.cut_reader.query(sql, tables, timeout_s=left(), cancel=cancel)
+            except NeedsSpark as error:
+                if wanted.engine == "duckdb":
+                    raise InvalidArgument(
+                        f"DuckDB cannot answer {shown(sql)} as Spark would: {error.reason}; use engine='spark'"
+                    ) from error
+        from tidegate.spark.query import answer
+
+        with self.cut_reader.kept(tables) as pinned:
+            return "spark", answer(self.path, sql, pinned, timeout_s=left(), cancel=cancel)
 
     def read_stream(
         self,
@@ -177,13 +201,19 @@ class ReadCalls(TableCalls):
         snapshot: Snapshot | None = None,
     ) -> ResultStream:
         """As `read`, batch by batch."""
-        prepared = prepare(sql)
+        prepared = prepare(bind(sql, params))
         place, tables = self._place(prepared, wanted, memory, snapshot)
         try:
-            found = ResultStream(self.cut_reader.stream(prepared.sql, tables, params=params), place.at, place.waited_ms)
+            found = ResultStream(self.cut_reader.stream(prepared.sql, tables), place.at, place.waited_ms)
         except TailTooLong:
+            if wanted.asked.level == "timestamp" or snapshot is not None:
+                raise
             place, tables = self._place(prepared, wanted, memory, snapshot, checkpoint=True)
-            found = ResultStream(self.cut_reader.stream(prepared.sql, tables, params=params), place.at, place.waited_ms)
+            found = ResultStream(self.cut_reader.stream(prepared.sql, tables), place.at, place.waited_ms)
+        except NeedsSpark as error:
+            raise InvalidArgument(
+                f"{shown(sql)} cannot be streamed: only Spark can answer it ({error.reason}); use query, or a Spark job"
+            ) from error
         if memory is not None:
             memory.read(place.at)
         return found

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import InvalidArgument, Stalled, TidegateError, WaitTimeout
 from tidegate.reads.consistency import Asked, Seen, cut, guarantee
-from tidegate.reads.waiting import MAX_LAG_MS, GiveUp, LookAgain, Ready, Waiting
+from tidegate.reads.waiting import MAX_LAG_MS, GiveUp, Waiting
 from tidegate.tables.schema import Table
 
 if TYPE_CHECKING:
@@ -99,21 +99,27 @@ class ReadGate:
                     raise _error(found, needed, f"channel {slowest!r}", self._engine.report.what_holds(slowest))
 
     def _wait_for_checkpoint(self, needed: Timestamp, ask: ReadAsk) -> Timestamp:
+        if ask.asked.level == "timestamp":
+            raise InvalidArgument(f"{needed} is a time of its own, and no later checkpoint will do for it")
         pipeline = self._engine.pipeline
         waiting = Waiting(needed, _now_ms(), timeout_ms=ask.timeout_ms, max_lag_ms=ask.max_lag_ms)
         asked = False
         while True:
             service = pipeline.service_time
-            match waiting.look(service, _now_ms()):
-                case Ready(found):
-                    return found
+            if service >= needed:
+                return service
+            if pipeline.is_paused:
+                held_by = pipeline.what_holds()
+                raise Stalled(f"the read needs a checkpoint at {needed}: {held_by}; resume it", held_by=held_by)
+            asked = asked or pipeline.ask_barrier("a read")
+            if pipeline.is_starting:
+                waiting.touch(_now_ms())
+            # One that has nothing to do is behind only by what it was just asked for.
+            reached = service if pipeline.is_busy else max(service, Timestamp(int(needed) - 1))
+            match waiting.look(reached, _now_ms()):
                 case GiveUp() as given_up:
                     raise _error(given_up, needed, "the pipeline", pipeline.what_holds())
-                case LookAgain():
-                    if pipeline.is_starting:
-                        waiting.touch(_now_ms())
-                    asked = asked or pipeline.ask_barrier("a read")
-                    pipeline.wait_for(service.next(), _LOOK_EVERY_S)
+            pipeline.wait_for(service.next(), _LOOK_EVERY_S)
 
 
 def _late(writers: Mapping[str, ChannelWriter], needed: Timestamp) -> dict[str, ChannelWriter]:
@@ -134,7 +140,7 @@ def _error(found: GiveUp, needed: Timestamp, what: str, held_by: str) -> Tidegat
     if found.why == "lag":
         text = f"{reached}, which is {found.lag_ms / 1000:,.0f} s behind and more than `max_lag`"
     else:
-        text = f"{reached}; nothing has moved for {found.waited_ms / 1000:.1f} s"
+        text = f"{reached}; after {found.waited_ms / 1000:.1f} s nothing moves"
     return Stalled(
         f"{text}: {held_by}. Read with consistency 'eventual' meanwhile, or try again", why=found.why, held_by=held_by
     )

@@ -15,12 +15,12 @@ from tidegate.reads import token as tokens
 from tidegate.reads.consistency import Consistency, Seen
 
 if TYPE_CHECKING:
-    from tidegate.database.cut_reader import Params
     from tidegate.database.database import Database
     from tidegate.database.result import Result, ResultStream
     from tidegate.database.sent import Sent
     from tidegate.database.snapshot import Snapshot
     from tidegate.database.transaction import Transaction
+    from tidegate.reads.params import Params
 
 
 class Memory:

@@ -12,9 +12,9 @@ from tidegate.database.read_settings import ReadSettings
 from tidegate.errors import Closed
 
 if TYPE_CHECKING:
-    from tidegate.database.cut_reader import Params
     from tidegate.database.database import Database
     from tidegate.database.result import Result, ResultStream
+    from tidegate.reads.params import Params
     from tidegate.snapshots.manifest import Manifest
 
 

@@ -40,10 +40,10 @@ from tidegate.txn.coordinator_table import TIMEOUT
 from tidegate.txn.txn_id import TxnId
 
 if TYPE_CHECKING:
-    from tidegate.database.cut_reader import Params
     from tidegate.database.database import Database
     from tidegate.database.received import Received
     from tidegate.database.result import Result
+    from tidegate.reads.params import Params
 
 
 class Transaction:

@@ -99,6 +99,17 @@ class PipelineState:
         return self._machines is None or self._child is None or not self._was_heard
 
     @property
+    def is_paused(self) -> bool:
+        return self._is_paused
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something was written that no checkpoint holds, as far as is known."""
+        with self._lock:
+            machines = self._machines
+            return self._is_dirty or (machines is not None and machines.epochs.uncommitted > 0)
+
+    @property
     def has_worker(self) -> bool:
         """Whether somebody can be started who folds."""
         raise NotImplementedError

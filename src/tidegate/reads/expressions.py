@@ -20,6 +20,7 @@ from tidegate.reads.operators import Operators, QueryCompiler, only
 from tidegate.reads.scope import Scope
 from tidegate.reads.spark_functions import FUNCTIONS, WrongArguments, call, held
 from tidegate.reads.spark_types import (
+    BINARY,
     BOOL,
     INT,
     VOID,
@@ -328,6 +329,7 @@ _WRITERS: Final[dict[type, Callable[[Expressions, Any], Typed]]] = {
     exp.Dot: Expressions._dot,
     exp.Literal: Expressions._literal,
     exp.RawString: lambda _, node: literals.literal(node.name, True),
+    exp.HexString: lambda _, node: Typed(f"unhex('{node.name}')", BINARY, f"X'{node.name.upper()}'"),
     exp.Null: lambda *_: Typed("NULL", VOID, "NULL"),
     exp.Boolean: lambda _, node: Typed(str(node.this).lower(), BOOL, str(node.this).lower(), bool(node.this)),
     exp.Paren: Expressions._paren,
