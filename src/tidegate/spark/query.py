@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from threading import Timer
+from threading import Timer, get_ident
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -56,8 +57,8 @@ def answer(
         )
         session = stack.enter_context(session_for(Path(path), is_large=large))
         try:
-            with _job(session, sql, cancel), _views(session, cuts, wanted_of(tree, cuts)):
-                return session.sql(sql).toArrow()
+            with _job(session, sql, cancel), _quiet:
+                return _computed(session, sql, cuts, wanted_of(tree, cuts))
         except TidegateError:
             raise
         except Exception as error:
@@ -74,6 +75,21 @@ def _cut(path: Path, each: TableAt, stack: ExitStack) -> TableCut:
     cut = TableCut.of(path, each.table, each.at, manifest)
     stack.enter_context(keeping(cut, linger_s=0.0))
     return cut
+
+
+def _computed(session: SparkSession, sql: str, cuts: Mapping[str, TableCut], wanted: Mapping[str, Wanted]) -> pa.Table:
+    from pyspark.errors import AnalysisException
+
+    everything = {name: Wanted(cut.schema.names) for name, cut in cuts.items()}
+    try:
+        with _views(session, cuts, wanted):
+            return session.sql(sql).toArrow()
+    except AnalysisException:
+        if everything == wanted:
+            raise
+        # What Spark proposes in its message should be all that there is.
+        with _views(session, cuts, everything):
+            return session.sql(sql).toArrow()
 
 
 @contextmanager
@@ -122,6 +138,29 @@ def _job(session: SparkSession, sql: str, cancel: Cancel) -> Iterator[None]:
                 context.setLocalProperty(name, value)
 
 
+class _Quiet(logging.Filter):
+    """PySpark writes every error of a query to the standard error too; here it is raised, and that is enough."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._threads: set[int | None] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.thread not in self._threads
+
+    def __enter__(self) -> None:
+        from pyspark.logger import PySparkLogger
+
+        PySparkLogger.getLogger("SQLQueryContextLogger").addFilter(self)
+        self._threads.add(get_ident())
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.discard(get_ident())
+
+
+_quiet: Final = _Quiet()
+
+
 def _explained(error: Exception, sql: str, cancel: Cancel, timeout_s: float | None) -> TidegateError | Exception:
     from py4j.protocol import Py4JError, Py4JNetworkError
     from pyspark.errors import PySparkException
@@ -136,7 +175,7 @@ def _explained(error: Exception, sql: str, cancel: Cancel, timeout_s: float | No
         if isinstance(kind, type) and issubclass(kind, TidegateError):
             with suppress(TypeError):
                 return kind(message)
-        return StorageFailed(f"{shown(sql)}: {message}")
+        return StorageFailed(f"{shown(sql)}: {name}: {message}")
     if isinstance(error, Py4JNetworkError | ConnectionError):
         return Closed(
             f"{shown(sql)}: Spark's Java has ended ({text}); ask again, and give it more memory if it persists"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock, Timer
 from typing import Final
@@ -99,9 +100,7 @@ def read_rows(part: RowsPart, schema: pa.Schema, where: str | None = None) -> It
     with ExitStack() as stack:
         stack.enter_context(keeping(cut))
         root = Path(cut.path).absolute() / "snapshots"
-        duck = Duck(root / "spill", threads=1, memory_limit=_MEMORY)
-        stack.callback(duck.close)
-        cursor = duck.cursor()
+        cursor = _duck(root).cursor()
         stack.callback(cursor.close)
         cursor.execute("SET TimeZone = 'UTC'")
         tail = _tail(part)
@@ -200,6 +199,12 @@ def _spans(cut: TableCut) -> list[Span]:
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4)
+def _duck(root: Path) -> Duck:
+    """The one of this process: Spark lets a process read part after part."""
+    return Duck(root / "spill", threads=1, memory_limit=_MEMORY)
 
 
 def _tail(part: RowsPart) -> pa.Table:
