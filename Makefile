@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 setup: $(STAMP) ## create .venv with the pinned requirements
 
-demo: setup ## watch a log; money moving over four channels; tables, Spark and a worker that is killed
+demo: setup ## watch a bank for a minute: transfers, Spark, reads at every level, a writer that is killed
 	$(VENV)/bin/tidegate demo
 
 test: setup lint ## lint, type-check and run every test

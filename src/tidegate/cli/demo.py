@@ -26,8 +26,12 @@ from tidegate.errors import InvalidArgument, Unavailable
 from tidegate.runtime.log import Log
 
 _FRAME_S = 0.1
+_SECONDS_BANK = 60.0
 _SECONDS = 8.0
 _SECONDS_TABLES = 15.0
+_LINE_S = 2.0
+"""Between two lines of the bank, where there is no terminal."""
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _Closes(Protocol):
@@ -38,16 +42,18 @@ T = TypeVar("T", bound=_Closes)
 
 
 @click.command()
-@click.argument("scene", type=click.Choice(["log", "money", "tables", "all"]), default="all")
+@click.argument("scene", type=click.Choice(["bank", "log", "money", "tables"]), default="bank")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.1, max=3600),
-    help="How long a scene takes: 8 by default, 15 for tables once Spark runs.",
+    help="How long a scene takes: 60 for the bank, 8 for log and money, 15 for tables once Spark runs.",
 )
 @click.option("--dir", "directory", type=click.Path(path_type=Path), help="Keep the data here; else it is temporary.")
-@click.option("--plain", is_flag=True, help="A line a second instead of a live picture; so it is in a pipe, too.")
-@click.option("--json", "to_json", is_flag=True, help="Of tables: a JSON object a second instead, and one at the end.")
-@click.option("--no-kill", is_flag=True, help="Of tables: let the pipeline's worker live.")
+@click.option("--plain", is_flag=True, help="Lines of text instead of a live picture; so it is in a pipe, too.")
+@click.option(
+    "--json", "to_json", is_flag=True, help="Of bank: a JSON object at the end instead. Of tables: one a second, too."
+)
+@click.option("--no-kill", is_flag=True, help="Of bank and tables: kill no process.")
 @click.pass_context
 def demo(
     ctx: click.Context,
@@ -58,7 +64,12 @@ def demo(
     to_json: bool,
     no_kill: bool,
 ) -> None:
-    """Watch Tidegate at work, live, in three scenes.
+    """Watch Tidegate at work, live. Ctrl-C ends it.
+
+    bank, the main scene: a process moves money between 1,000 accounts, each transfer a transaction over two tables,
+    while Spark folds all of it into checkpoints and four readers add up all balances: strong, bounded, in the writer's
+    session, eventual. The sum must be the same at every cut. After a third of the time the writer is killed and started
+    again; at the end every acknowledged transfer must be there once. Without Spark or Java there are no checkpoints.
 
     log: seven threads write to two channels, and two processes read them. One writer now and then takes a TimeTick
     and holds it: no tick may pass it, so both TimeTicks of its channel wait, and nobody else's appends do. At the end
@@ -71,20 +82,20 @@ def demo(
     tables: four threads move money between the rows of a table and note each transfer in another, while Spark folds all
     of it into checkpoints. The balances are added up at the last checkpoint, strongly, and at random earlier times; the
     sum must always be the same. In the middle the worker with Spark in it is killed: another one goes on, and nothing
-    is lost. It needs Spark and Java; without them it is left out.
+    is lost. It needs Spark and Java.
 
     If something is not as it must be, the exit code is 1.
 
     \b
     Examples:
       tidegate demo
-      tidegate demo money --seconds 30 --dir demo.tide
-      tidegate demo tables --json --no-kill
-      tidegate status demo.tide
-      tidegate log print demo.tide orders --limit 10
+      tidegate demo --seconds 20 --dir demo.tide
+      tidegate demo --json
+      tidegate demo money --seconds 30
+      tidegate demo tables --no-kill
     """
-    if to_json and scene != "tables":
-        raise click.UsageError("--json is for one scene: tidegate demo tables --json")
+    if to_json and scene not in ("bank", "tables"):
+        raise click.UsageError("--json is for two scenes: tidegate demo bank --json, tidegate demo tables --json")
     is_live = not (plain or to_json) and sys.stdout.isatty()
     with ExitStack() as stack:
         # Cleaning up takes a moment; a second Ctrl-C must not leave half of it behind.
@@ -93,28 +104,44 @@ def demo(
         if path.is_dir() and any(path.iterdir()) and not (path / "log").is_dir():
             raise InvalidArgument(f"{path} is not empty and holds no log; name a new directory")
         stack.callback(signal.signal, signal.SIGINT, signal.SIG_IGN)
-        good = True
-        if scene in ("log", "all"):
-            good = _play_log(path, seconds or _SECONDS, is_live)
-        if scene == "all":
-            print_line()
-        if scene in ("money", "all"):
-            good = _play_money(path, seconds or _SECONDS, is_live) and good
-        if scene == "all":
-            print_line()
-        if scene in ("tables", "all"):
-            missing = _missing()
-            if missing is not None and scene == "tables":
-                raise Unavailable(f"demo tables: {missing}")
-            if missing is not None:
-                print_line(f"The scene `tables` is left out: {missing}", style="yellow")
-            else:
-                length = seconds or _SECONDS_TABLES
-                good = _play_tables(path, length, is_live, kill=not no_kill, to_json=to_json) and good
+        match scene:
+            case "log":
+                good = _play_log(path, seconds or _SECONDS, is_live)
+            case "money":
+                good = _play_money(path, seconds or _SECONDS, is_live)
+            case "tables":
+                missing = _missing()
+                if missing is not None:
+                    raise Unavailable(f"demo tables: {missing}")
+                good = _play_tables(path, seconds or _SECONDS_TABLES, is_live, kill=not no_kill, to_json=to_json)
+            case _:
+                good = _play_bank(path, seconds or _SECONDS_BANK, is_live, kill=not no_kill, to_json=to_json)
         if not good:
             ctx.exit(1)
         if directory is not None and not to_json:
             print_line(f"The data is in {path}; look at it with `tidegate log show {path}`.")
+
+
+def _play_bank(path: Path, seconds: float, is_live: bool, *, kill: bool, to_json: bool) -> bool:
+    from tidegate.cli import demo_bank_view as view
+    from tidegate.cli.demo_bank import Bank
+
+    def say() -> None:
+        if not to_json:
+            click.echo(view.line(bank))
+
+    def interrupt(*_: object) -> None:
+        bank.interrupted.set()
+
+    bank = Bank(path, seconds, kill=kill)
+    with ExitStack() as stack:
+        stack.callback(bank.close)
+        for each in _ENDS:  # It ends in good order and with a summary, whoever asks for it, and however often.
+            stack.callback(signal.signal, each, signal.signal(each, interrupt))
+        bank.start()
+        _watch(bank.done, lambda: view.frame(bank), say, is_live, every_s=_LINE_S)
+        bank.close()  # Nothing changes any more.
+        return view.summary(bank, to_json=to_json)
 
 
 def _play_log(path: Path, seconds: float, is_live: bool) -> bool:
@@ -201,10 +228,12 @@ def _show(
     return ran
 
 
-def _watch(done: Event, picture: Callable[[], RenderableType], say: Callable[[], None], is_live: bool) -> None:
+def _watch(
+    done: Event, picture: Callable[[], RenderableType], say: Callable[[], None], is_live: bool, every_s: float = 1.0
+) -> None:
     """As `_show`, of a scene that knows itself when it is over."""
     if not is_live:
-        while not done.wait(1.0):
+        while not done.wait(every_s):
             say()
             sys.stdout.flush()
         return

