@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import InvalidArgument, Stalled, TidegateError, WaitTimeout
 from tidegate.reads.consistency import Asked, Seen, cut, guarantee
+from tidegate.reads.owner_time import OwnerTime
 from tidegate.reads.waiting import MAX_LAG_MS, GiveUp, Waiting
 from tidegate.tables.schema import Table
 
@@ -52,6 +54,8 @@ class ReadGate:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._lock = Lock()
+        self._time = OwnerTime(engine.log.allocate(1), *_clocks())
 
     def begin(self, ask: ReadAsk) -> ReadPlace:
         """The cut that a read is answered from, once it can be read.
@@ -66,7 +70,13 @@ class ReadGate:
                 f"the session has seen {max(ask.seen)}, and this database has come to {now}: it was restored from an"
                 f" older copy, or the token belongs to another; begin a new session"
             )
-        needed = guarantee(ask.asked, now=now, seen=ask.seen, changed=engine.tables_changed(ask.tables))
+        wall_ms, monotonic_ms = _clocks()
+        with self._lock:
+            handed_out = self._time.handed_out(
+                ask.asked.staleness_ms, now=now, wall_ms=wall_ms, monotonic_ms=monotonic_ms
+            )
+        changed = engine.tables_changed(ask.tables)
+        needed = guarantee(ask.asked, now=now, seen=ask.seen, changed=changed, handed_out=handed_out)
         began = time.monotonic()
         if ask.checkpoint:
             at = self._wait_for_checkpoint(needed, ask)
@@ -148,6 +158,16 @@ def _error(found: GiveUp, needed: Timestamp, what: str, held_by: str) -> Tidegat
 
 def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
+
+
+def _clocks() -> tuple[int, int]:
+    """The wall clock and the monotonic one, in milliseconds, at the same time."""
+    for _ in range(5):
+        before = time.monotonic_ns()
+        wall = time.time_ns()
+        if time.monotonic_ns() - before < 1_000_000:  # Else something else ran between.
+            break
+    return wall // 1_000_000, before // 1_000_000
 
 
 # -- through the socket ----------------------------------------------------------------------------------------------

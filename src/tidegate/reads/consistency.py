@@ -83,10 +83,13 @@ def asked(consistency: Consistency | str, staleness_s: float | None = None) -> A
     raise InvalidArgument(f"consistency is {', '.join(map(repr, LEVELS))} or a Timestamp, not {named}")
 
 
-def guarantee(wanted: Asked, *, now: Timestamp, seen: Seen, changed: Timestamp) -> Timestamp:
+def guarantee(
+    wanted: Asked, *, now: Timestamp, seen: Seen, changed: Timestamp, handed_out: Timestamp = Timestamp.ZERO
+) -> Timestamp:
     """The Timestamp that the answer must have reached.
 
-    `now` is the owner's, taken after the read was asked for; `changed` the last change of the tables it reads.
+    `now` is the owner's, taken after the read was asked for; `changed` the last change of the tables it reads;
+    `handed_out` what a bounded read needs where Timestamps did not follow the clock, see `OwnerTime`.
     """
     if wanted.level == "timestamp":
         return wanted.at
@@ -95,7 +98,7 @@ def guarantee(wanted: Asked, *, now: Timestamp, seen: Seen, changed: Timestamp) 
         case "strong":
             floor = now
         case "bounded":
-            floor = _back(now, wanted.staleness_ms)
+            floor = max(_back(now, wanted.staleness_ms), handed_out)
         case _:
             floor = Timestamp.ZERO
     return max(floor, own, changed)
