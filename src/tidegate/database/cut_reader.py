@@ -22,6 +22,7 @@ from tidegate.database.tails import LogSource, Tails
 from tidegate.errors import Closed, InvalidArgument, StorageFailed, WaitTimeout
 from tidegate.log.batch import Batch
 from tidegate.reads.translate import SETUP, UNANSWERED, NeedsSpark, Translated, as_spark, translate
+from tidegate.snapshots.layer_cache import LayerCache
 from tidegate.snapshots.manifest import Manifest
 from tidegate.snapshots.merge_sql import quoted
 from tidegate.snapshots.reader import BATCH_ROWS, Duck, SnapshotReader
@@ -126,6 +127,7 @@ class CutReader:
         self.tails: Final = Tails(log, channels)
         self.keeper: Final = Keeper(store)
         self._snapshots = SnapshotReader(store)
+        self._layers = LayerCache(self._snapshots.layers)
         self._duck = Duck(Path(store.root) / "spill", threads=2, memory_limit=_MEMORY)
         setup = self._duck.cursor()
         for each in SETUP:
@@ -312,10 +314,17 @@ class CutReader:
         tail = self.tails.changes(table, schema, manifest.timestamp, at)
         if own:
             tail = pa.concat_tables([tail, changes_of(table, own, schema)])
-        columns = ", ".join(quoted(each) for each in schema.names)
-        sql = f"SELECT {columns} FROM ({self._snapshots.sql(manifest, table, schema)}) AS below"
-        if tail.num_rows:
+        files = manifest.files(table.id)
+        recent = [each for each in files if not each.is_base] if key else []
+        kept = self._layers.changes(table, schema, recent) if len(recent) > 1 else None
+        if kept is not None:
+            files = tuple(each for each in files if each.is_base)
+            tail = net(pa.concat_tables([kept, tail]), key) if tail.num_rows else kept
+        elif tail.num_rows:
             tail = net(tail, key)
+        columns = ", ".join(quoted(each) for each in schema.names)
+        sql = f"SELECT {columns} FROM ({self._snapshots.sql(table, schema, files)}) AS below"
+        if tail.num_rows:
             session.register(tail_name, tail)
             if key:
                 same = " AND ".join(f"above.{quoted(each)} = below.{quoted(each)}" for each in key)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +19,7 @@ from tidegate.errors import InvalidArgument, Stalled, TidegateError, WaitTimeout
 from tidegate.reads.consistency import Asked, Seen, cut, guarantee
 from tidegate.reads.owner_time import OwnerTime
 from tidegate.reads.waiting import MAX_LAG_MS, GiveUp, Waiting
+from tidegate.runtime.pending import PendingAppend
 from tidegate.tables.schema import Table
 
 if TYPE_CHECKING:
@@ -56,6 +59,18 @@ class ReadGate:
         self._engine = engine
         self._lock = Lock()
         self._time = OwnerTime(engine.log.allocate(1), *_clocks())
+        self._waiting: dict[str, int] = {}
+        """Reads that wait for a tick, by channel."""
+        self._writers = {name: engine.log.channel(name, create=False) for name in engine.channels}
+        for name, writer in self._writers.items():
+            with writer.mutex:
+                writer.watchers = (*writer.watchers, partial(self._written, name))
+
+    def _written(self, name: str, items: Sequence[PendingAppend]) -> None:
+        """What held a channel may be done: whoever waits for its tick need not wait for the next regular one."""
+        if items and self._waiting.get(name):
+            with suppress(TidegateError):
+                self._writers[name].tick()
 
     def begin(self, ask: ReadAsk) -> ReadPlace:
         """The cut that a read is answered from, once it can be read.
@@ -90,16 +105,26 @@ class ReadGate:
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     def _wait_for_ticks(self, needed: Timestamp, ask: ReadAsk) -> None:
-        writers = {name: self._engine.log.channel(name, create=False) for name in self._engine.channels}
-        late = _late(writers, needed)
+        late = _late(self._writers, needed)
         if not late:
             return
+        with self._lock:
+            for name in late:
+                self._waiting[name] = self._waiting.get(name, 0) + 1
+        try:
+            self._wait_for(late, needed, ask)
+        finally:
+            with self._lock:
+                for name in late:
+                    self._waiting[name] -= 1
+
+    def _wait_for(self, late: dict[str, ChannelWriter], needed: Timestamp, ask: ReadAsk) -> None:
         waiting = Waiting(needed, _now_ms(), timeout_ms=ask.timeout_ms, max_lag_ms=ask.max_lag_ms)
         while late:
             for writer in late.values():
                 writer.tick()
             next(iter(late.values())).wait_for_tick(int(needed) - 1, _LOOK_EVERY_S)
-            late = _late(writers, needed)
+            late = _late(late, needed)
             if not late:
                 return
             reached = {name: _reached(writer, needed) for name, writer in late.items()}

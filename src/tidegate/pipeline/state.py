@@ -84,6 +84,12 @@ class PipelineState:
     def pointer(self) -> Pointer:
         return self._pointer
 
+    def reload(self) -> None:
+        """Take note of a checkpoint that was committed by somebody else, where no pipeline runs."""
+        with self._changed:
+            self._pointer = self.store.pointer()
+            self._changed.notify_all()
+
     def what_holds(self) -> str:
         """Why the service time does not go on."""
         if not self.has_worker:

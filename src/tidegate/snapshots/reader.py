@@ -15,6 +15,7 @@ from tidegate.snapshots.layer_writer import new_token
 from tidegate.snapshots.manifest import FileEntry, Manifest
 from tidegate.snapshots.merge_sql import merge_sql
 from tidegate.snapshots.store import SnapshotStore
+from tidegate.tables.changes import changes_schema
 from tidegate.tables.schema import OP, SEQ, SYSTEM_COLUMNS, TS, Table, TableSchema
 
 BATCH_ROWS = 131_072
@@ -58,10 +59,21 @@ class SnapshotReader:
     def close(self) -> None:
         self._connection.close()
 
-    def sql(self, manifest: Manifest, table: Table, schema: TableSchema | None = None) -> str:
-        """The table as a query for DuckDB, to be put into a larger one."""
-        schema = table.at(manifest.timestamp) if schema is None else schema
-        return merge_sql(table, schema, manifest.files(table.id), str(self._store.root))
+    def sql(self, table: Table, schema: TableSchema, files: Sequence[FileEntry]) -> str:
+        """What some files of a table hold together, as a query for DuckDB, to be put into a larger one."""
+        return merge_sql(table, schema, files, str(self._store.root))
+
+    def layers(self, table: Table, schema: TableSchema, files: Sequence[FileEntry]) -> pa.Table:
+        """The changes in layers, deletes too, as `tables.changes` has them."""
+        found = changes_schema(schema)
+        sql = merge_sql(table, schema, files, str(self._store.root), columns=found.names, deletes=True)
+        cursor = self._connection.cursor()
+        try:
+            rows = cursor.sql(sql).to_arrow_table()
+        finally:
+            cursor.close()
+        batches = [conformed(each, found) for each in rows.combine_chunks().to_batches()]
+        return pa.Table.from_batches(batches, schema=found)
 
     def read(
         self,

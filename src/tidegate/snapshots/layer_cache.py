@@ -1,0 +1,68 @@
+"""`LayerCache`: the recent layers of a table as columns in memory, so that a read need not open many small files.
+
+Files never change and a name is never used twice, so what was read stays right. Of each key only the newest change is
+kept, as `merge_sql` would have it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Final
+
+import pyarrow as pa
+
+from tidegate.snapshots.manifest import FileEntry
+from tidegate.tables.changes import net
+from tidegate.tables.schema import Table, TableSchema
+
+ROWS_MAX: Final = 200_000
+"""Layers of more rows than that together are left to DuckDB."""
+BYTES_MAX: Final = 128 << 20
+
+Read = Callable[[Table, TableSchema, Sequence[FileEntry]], pa.Table]
+"""Reads layers with all columns of a schema, and the system's."""
+_Key = tuple[int, int, tuple[str, ...]]
+
+
+class LayerCache:
+    """Layers of one store. Safe to use from several threads."""
+
+    def __init__(self, read: Read, *, rows_max: int = ROWS_MAX, bytes_max: int = BYTES_MAX) -> None:
+        self._read = read
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._files: OrderedDict[tuple[str, int], pa.Table] = OrderedDict()
+        self._merged: OrderedDict[_Key, pa.Table] = OrderedDict()
+        self._nbytes = 0
+        self._lock = Lock()
+
+    def changes(self, table: Table, schema: TableSchema, layers: Sequence[FileEntry]) -> pa.Table | None:
+        """The newest change of each key in some layers; None when they are too large to be kept."""
+        if sum(each.rows for each in layers) > self._rows_max:
+            return None
+        key = table.id, schema.version, tuple(each.path for each in layers)
+        with self._lock:
+            found = self._merged.get(key)
+            if found is None:
+                parts = [self._file(table, schema, each) for each in layers]
+                found = net(pa.concat_tables(parts), [each.name for each in schema.key_columns]).combine_chunks()
+                self._merged[key] = found
+                while len(self._merged) > 16:
+                    self._merged.popitem(last=False)
+            else:
+                self._merged.move_to_end(key)
+        return found
+
+    def _file(self, table: Table, schema: TableSchema, file: FileEntry) -> pa.Table:
+        key = file.path, schema.version
+        found = self._files.get(key)
+        if found is not None:
+            self._files.move_to_end(key)
+            return found
+        found = self._files[key] = self._read(table, schema, [file])
+        self._nbytes += found.nbytes
+        while self._nbytes > self._bytes_max and len(self._files) > 1:
+            self._nbytes -= self._files.popitem(last=False)[1].nbytes
+        return found
