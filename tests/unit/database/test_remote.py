@@ -245,11 +245,28 @@ class TestServer:
 
     def test_its_socket_is_for_this_user_only(self, open_desk):
         desk = open_desk()
-        for name, kind in (("owner.sock", stat.S_ISSOCK), ("owner.json", stat.S_ISREG)):
-            mode = (desk.path / name).stat().st_mode
-            assert kind(mode) and stat.S_IMODE(mode) == 0o600, name
+        socket = Path(find(desk.path).removeprefix("grpc+unix://"))
+        assert socket.parent == desk.path.absolute()
+        for path, kind in ((socket, stat.S_ISSOCK), (desk.path / "owner.json", stat.S_ISREG)):
+            mode = path.stat().st_mode
+            assert kind(mode) and stat.S_IMODE(mode) == 0o600, path
         desk.close()
-        assert not (desk.path / "owner.sock").exists()
+        assert not list(desk.path.glob("*.sock"))
+
+    def test_a_client_that_was_quiet_while_the_owner_changed_goes_on_with_the_next(self, tmp_path):
+        """Promise 6. Its connection is made again by itself, and must not end at an owner that does not know it."""
+        path = tmp_path / "q.tide"
+        first = tidegate.open(path, settings=quick())
+        first.sql("CREATE TOPIC t")
+        with tidegate.open(path, settings=quick()) as client:
+            txn = client.transaction()
+            txn.send("t", 1)
+            first.close()
+            with tidegate.open(path, settings=quick()) as second:
+                assert second.is_owner and not client.is_owner
+                txn.commit()
+                client.send("t", 2)
+                assert client.life == 2 and len(list(path.glob("*.sock"))) == 1
 
     def test_a_directory_too_long_for_a_socket_has_it_in_a_private_one(self, tmp_path, monkeypatch):
         short = tmp_path / "tmp"

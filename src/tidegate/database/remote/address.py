@@ -1,13 +1,15 @@
 """Where a database's owner can be reached: a Unix socket inside the directory, and a file that says so.
 
 The socket can be used by whoever may write to the directory's files and by nobody else. A path that is too long for a
-socket gets one in a private directory elsewhere.
+socket gets one in a private directory elsewhere. No two owners have the same one: a connection that is made again by
+itself never ends at an owner that does not know the client.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -29,12 +31,11 @@ class Address:
         self._directory = directory
         self._private: str | None = None
         self._remove_left_behind()
-        path = directory.absolute() / _SOCKET
+        path = directory.absolute() / f"owner-{secrets.token_hex(4)}.sock"
         if len(os.fsencode(path)) > _PATH_MAX:
             self._private = tempfile.mkdtemp(prefix=_PREFIX)  # Readable by this user only.
             path = Path(self._private) / _SOCKET
         self.path: Final = path
-        self.path.unlink(missing_ok=True)
 
     @property
     def location(self) -> str:
@@ -49,7 +50,9 @@ class Address:
         temporary.replace(self._directory / _FILE)
 
     def _remove_left_behind(self) -> None:
-        """An owner that was killed leaves its private directory behind."""
+        """An owner that was killed leaves its socket and its private directory behind."""
+        for each in self._directory.glob("owner*.sock"):
+            each.unlink(missing_ok=True)
         found = find(self._directory)
         if found is None:
             return
