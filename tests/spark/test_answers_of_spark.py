@@ -183,7 +183,7 @@ def test_queries_run_side_by_side_from_threads_that_have_no_session(spark: Spark
         ("SELECT i FROM nums, words WHERE l = 1", ["i", "l"], None),
         ("SELECT i FROM nums NATURAL JOIN words", None, None),
         ("WITH c AS (SELECT i FROM nums WHERE id < 5) SELECT a.i FROM c a, c b", ["id", "i"], "(id < 5)"),
-        ("SELECT s FROM words WHERE EXISTS (SELECT 1 FROM nums WHERE t = 1 AND i = l)", ["t", "s", "i", "l"], "(t = 1)"),
+        ("SELECT s FROM words WHERE 1 IN (SELECT i FROM nums WHERE t = 1 AND i = l)", ["t", "s", "i", "l"], "(t = 1)"),
         ("SELECT i FROM nums WHERE id > 3 UNION ALL SELECT i FROM nums WHERE id < 2", ["id", "i"], None),
         ("TABLE nums", None, None),
     ],

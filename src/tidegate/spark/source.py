@@ -44,6 +44,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -53,8 +54,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.errors import InvalidArgument
+from tidegate.errors import InvalidArgument, NotFound
 from tidegate.log.batch import Batch
+from tidegate.runtime.log_files import LogFiles
 from tidegate.spark.cuts import Limits, Point, Points, points_of
 from tidegate.spark.reading import (
     TOPIC_SCHEMA,
@@ -77,6 +79,7 @@ if TYPE_CHECKING:
 
 SYSTEM_SCHEMA: Final = pa.schema([(TS, pa.int64()), (SEQ, pa.int64()), (OP, pa.int8())])
 _EPOCHS: Final = "epochs"
+_CREATED_S: Final = 1.0
 
 
 def register(session: SparkSession) -> None:
@@ -115,11 +118,22 @@ def check_names(options: Any) -> None:
 def find(options: Any) -> What:
     """Raises: `InvalidArgument` when the options name nothing, or too much; `NotFound`."""
     check_names(options)
-    path, table = options.get("path"), options.get("table")
-    if table is not None:
-        changes = find_table(path, table)
-        return What(path, arrow_of_spark(changes.schema), changes.places, changes)
-    return What(path, TOPIC_SCHEMA, find_topic(path, options.get("topic")), None)
+    deadline = monotonic() + _CREATED_S
+    while True:
+        try:
+            return _find(options.get("path"), options.get("topic"), options.get("table"))
+        except NotFound:
+            # What was created just now can be read from the log with its next tick.
+            if monotonic() >= deadline or not LogFiles(options.get("path")).is_written():
+                raise
+            sleep(0.05)
+
+
+def _find(path: str, topic: str, table: str | None) -> What:
+    if table is None:
+        return What(path, TOPIC_SCHEMA, find_topic(path, topic), None)
+    changes = find_table(path, table)
+    return What(path, arrow_of_spark(changes.schema), changes.places, changes)
 
 
 def arrow_of_spark(schema: pa.Schema) -> pa.Schema:

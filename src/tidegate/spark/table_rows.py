@@ -32,6 +32,8 @@ from tidegate.tables.schema import OP, SYSTEM_COLUMNS, Table, TableSchema
 
 PART_BYTES: Final = 16 << 20
 """About how much of a table's files one part takes; files are not cut."""
+_ROW_BYTES: Final = 64
+"""What a row counts at least: files are compressed, and what is read from them is not."""
 BATCH_ROWS: Final = 65_536
 LINGER_S: Final = 60.0
 """How long a process keeps a checkpoint after it has planned or read a part by it: others of the plan may wait."""
@@ -76,7 +78,7 @@ def plan_rows(cut: TableCut, *, part_bytes: int = PART_BYTES) -> list[RowsPart]:
 
     for shard in range(cut.table.shards):
         mine = [each for each in files if each.shard == shard]
-        size = sum(each.bytes for each in mine)
+        size = sum(map(_weight, mine))
         below = [each for each in mine if _is_below(each, has_key)]
         if size > part_bytes and len(below) > 1:
             for number, group in enumerate(_groups(below, -(-size // part_bytes))):
@@ -160,14 +162,18 @@ def _is_below(file: FileEntry, has_key: bool) -> bool:
     return file.is_base or not has_key
 
 
+def _weight(file: FileEntry) -> int:
+    return max(file.bytes, file.rows * _ROW_BYTES)
+
+
 def _groups(files: Sequence[FileEntry], count: int) -> list[list[FileEntry]]:
-    """The files in about as large groups, in their order within each."""
+    """The files in groups of about one size."""
     groups: list[list[FileEntry]] = [[] for _ in range(min(count, len(files)))]
     sizes = [0] * len(groups)
-    for each in sorted(files, key=lambda each: (-each.bytes, each.path)):
+    for each in sorted(files, key=lambda each: (-_weight(each), each.path)):
         smallest = sizes.index(min(sizes))
         groups[smallest].append(each)
-        sizes[smallest] += each.bytes
+        sizes[smallest] += _weight(each)
     return groups
 
 
