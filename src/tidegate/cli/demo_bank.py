@@ -91,6 +91,8 @@ class Bank:
         """From the kill to the next acknowledged transfer."""
         self.lost: Final[list[str]] = []
         """Transfers under way when the writer was killed."""
+        self._cut_off: Final[list[str]] = []
+        """The same, when the whole demo was interrupted."""
         self.survived = 0
         """Of these, how many had been committed and only not acknowledged."""
         self.audited: Final[dict[str, Timestamp]] = {}
@@ -123,6 +125,20 @@ class Bank:
     def checkpoints(self) -> int:
         newest: int = self.status.get("checkpoint", 0)
         return max(newest - self.checkpoint_at_start, 0)
+
+    @property
+    def fate(self) -> str:
+        """What became of the transfers that were under way at the kill."""
+        return f"{self.survived} whole, {len(self.lost) - self.survived} without a trace"
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether the writer of now has committed something."""
+        return (
+            self.phase == "running"
+            and self.committed > self._at_kill
+            and (self.killed_at is None) == (self.back_s is None)
+        )
 
     @property
     def pace(self) -> str:
@@ -183,7 +199,12 @@ class Bank:
         self._run()
         self.ran_s = monotonic() - self.started
         self.phase = "finishing"
-        self._stop_writer()
+        if self.interrupted.is_set():
+            # Whoever has pressed Ctrl-C does not want to wait; and the socket is closed by the same signal.
+            self._kill_writer()
+            self._cut_off.extend(self.ledger.lose())
+        else:
+            self._stop_writer()
         self._settle(database)
         if not self._end.is_set():
             self.phase = "done"
@@ -284,10 +305,7 @@ class Bank:
         if self.committed > self._at_kill and self.db is not None:
             self.back_s = waited_s
             self.survived = len(self._found(self.db, self.lost))
-            self._tell(
-                f"it commits, {waited_s:.1f} s after the kill; of the {len(self.lost)} under way"
-                f" {self.survived} are there whole, {len(self.lost) - self.survived} not at all"
-            )
+            self._tell(f"it commits {waited_s:.1f} s later; of the {len(self.lost)}: {self.fate}")
         elif waited_s > _COMMIT_MAX_S:
             self._fail(f"the writer's next process, {self.lives[-1]}, has committed nothing for {waited_s:.0f} s")
 
@@ -359,7 +377,9 @@ class Bank:
         wrong = self._count(Read(int(snapshot.timestamp), total, len(balances)))
         self.survived = len({each["id"] for each in transfers}.intersection(self.lost))
         errors = self.ledger.audit(
-            {each["id"]: each["balance"] for each in balances}, [Transfer(**each) for each in transfers], self.lost
+            {each["id"]: each["balance"] for each in balances},
+            [Transfer(**each) for each in transfers],
+            [*self.lost, *self._cut_off],
         )
         where = "at the last checkpoint" if consistency == "eventual" else "at the end"
         for each in (*([wrong] if wrong else []), *errors):

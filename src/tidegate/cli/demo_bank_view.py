@@ -16,7 +16,7 @@ from tidegate.cli.demo_bank_ledger import ACCOUNTS, TOTAL
 from tidegate.cli.demo_bank_reader import Reader
 from tidegate.cli.demo_bank_writer import TELLERS
 from tidegate.cli.demo_view import panel
-from tidegate.cli.output import duration, print_json, print_line, printable, shorten
+from tidegate.cli.output import console, duration, print_json, print_line, printable, shorten
 from tidegate.clock.timestamp import Timestamp
 
 _SPARKS: Final = " ▁▂▃▄▅▆▇█"
@@ -25,6 +25,7 @@ _TICKS: Final = 40
 _LINE: Final = 76
 _OLD_MS: Final = 5_000
 _STORY_MAX: Final = 3
+_COLUMNS: Final = (("", 13), ("answers", 8), ("sum", 10), ("at this cut", 18), ("its age", 9), ("took", 8))
 
 
 def frame(bank: Bank) -> RenderableType:
@@ -57,7 +58,7 @@ def _transfers(bank: Bank) -> RenderableType:
         Text.assemble((f"{bank.rate:5,.0f}", "bold green"), " commits/s  ", (sparkline(bank), "green")),
         Text.assemble((f"{bank.committed:,}", "bold"), " committed"),
     )
-    table.add_row(Text(_writer(bank)), Text(f"{bank.ledger.conflicts:,} conflicts, tried again"))
+    table.add_row(Text(_writer(bank)), Text(f"{bank.ledger.conflicts:,} conflicts retried"))
     story = [_story_line(at, text) for at, text in bank.story[-_STORY_MAX:]]
     if not story and bank.will_kill:
         story = [Text(f"at {bank.seconds / 3:.0f} s the writer's process is killed", "dim")]
@@ -74,7 +75,7 @@ def _writer(bank: Bank) -> str:
         return "the writer is started in a moment"
     if bank.phase != "running":
         return f"the writer, process {bank.lives[-1]}, has ended"
-    doing = f"{TELLERS} tellers" if bank.samples[-1][1] else "Python starts"
+    doing = f"{TELLERS} threads" if bank.is_writing else "it starts"
     return f"writer: process {bank.lives[-1]}, {doing}"
 
 
@@ -91,13 +92,13 @@ def _pipeline(bank: Bank) -> RenderableType:
     age = found.get("lag_ms")
     table = _grid()
     if bank.without_spark is not None:
-        table.add_row(Text("no checkpoints: strong and bounded reads do without", "yellow"), "")
+        table.add_row(Text("no checkpoints; strong and bounded reads do without", "yellow"), "")
         return Group(table, Text(shorten(printable(bank.without_spark), _LINE), "yellow", no_wrap=True), _stages(bank))
     if not bank.checkpoints:
         waited = monotonic() - (bank.started or bank.began)
         table.add_row(
             Text.assemble(("Spark starts, ", "yellow"), (f"{waited:.1f} s", "bold yellow"), " (10 to 30 are normal)"),
-            "reads of the log do without",
+            "strong reads do without it",
         )
     else:
         visible = f"{bank.visible_s[-1]:.1f} s" if bank.visible_s else "..."
@@ -147,19 +148,20 @@ def _stages(bank: Bank) -> Text:
 
 def _reads(bank: Bank) -> RenderableType:
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
-    for number, title in enumerate(("", "answers", "sum", "at this cut", "its age", "took")):
-        table.add_column(title, justify="left" if not number else "right", no_wrap=True)
+    for title, width in _COLUMNS:  # Of a fixed width, so that the eye finds them where they were.
+        table.add_column(title, justify="right" if title else "left", no_wrap=True, min_width=width)
     for each in bank.readers:
         table.add_row(*_reader(each))
     table.add_row(*_writers_reads(bank))
-    count = f" {len(bank.cuts):,} cuts"
     ticks = list(bank.ticks)[-_TICKS:]
     row = Text(no_wrap=True)
     row.append("sums ", "bold")
     for good in ticks:
         row.append("✓" if good else "✗", "green" if good else "bold red")
-    row.append(count, "bold")
-    row.append(f", all {TOTAL:,}" if all(bank.ticks) else ", NOT all right", "green" if all(bank.ticks) else "bold red")
+    row.append(f" {len(bank.cuts):,} cuts", "bold")
+    good = all(bank.ticks)
+    if ticks:
+        row.append(f", all {TOTAL:,}" if good else ", NOT all right", "green" if good else "bold red")
     return Group(table, row)
 
 
@@ -232,8 +234,10 @@ def summary(bank: Bank, *, to_json: bool) -> bool:
         print_json(as_json(bank))
         return bank.is_right
     print_line()
-    for text in told(bank):
-        print_line(text)
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for title, text in told(bank):
+        table.add_row(Text(title, "bold"), Text(text))
+    console().print(table)
     for error in bank.errors:
         print_line(printable(error), style="bold red")
     if bank.is_right:
@@ -243,40 +247,37 @@ def summary(bank: Bank, *, to_json: bool) -> bool:
     return bank.is_right
 
 
-def told(bank: Bank) -> list[str]:
-    """What happened, in sentences."""
-    lines = []
-    ran = bank.ran_s or 1.0
-    ledger = bank.ledger
-    lines.append(
-        f"{bank.committed:,} transfers committed in {bank.ran_s:.1f} s, {bank.committed / ran:,.0f}/s;"
-        f" {ledger.conflicts:,} conflicts, tried again"
-    )
+def told(bank: Bank) -> list[tuple[str, str]]:
+    """What happened, line by line."""
+    ledger, rate = bank.ledger, bank.committed / (bank.ran_s or 1.0)
     reads = ", ".join(f"{each.answers:,} {each.name}" for each in bank.readers)
-    lines.append(f"reads: {reads}, and {ledger.reads:,} by the writer; the sum at {len(bank.cuts):,} cuts")
-    if bank.without_spark is not None:
-        lines.append(f"no checkpoints: {printable(bank.without_spark)}")
-    elif bank.first_checkpoint_s is None:
-        lines.append("no checkpoint yet: Spark was still starting")
-    else:
-        visible = f", {median(bank.visible_s):.1f} s from commit to checkpoint" if bank.visible_s else ""
-        lines.append(
-            f"{bank.checkpoints:,} checkpoints, the first after {bank.first_checkpoint_s:.1f} s with the start of"
-            f" Spark{visible}"
-        )
+    lines = [
+        (
+            "transfers",
+            f"{bank.committed:,} committed in {bank.ran_s:.1f} s, {rate:,.0f}/s; {ledger.conflicts:,} conflicts retried",
+        ),
+        ("reads", f"{reads}; {ledger.reads:,} by the writer"),
+        ("cuts", f"{len(bank.cuts):,}, the sum {f'{TOTAL:,} at each' if all(bank.ticks) else 'NOT the same at each'}"),
+        ("checkpoints", _checkpoints(bank)),
+    ]
     if bank.killed_at is not None and bank.back_s is not None:
-        lines.append(
-            f"the writer was killed with {len(bank.lost)} transfers under way: {bank.survived} are there whole,"
-            f" {len(bank.lost) - bank.survived} not at all; {bank.back_s:.1f} s later the next one committed"
-        )
-    if bank.audited:
-        where = " and in the last checkpoint" if "eventual" in bank.audited else ""
-        lines.append(
-            f"each of the {bank.committed:,} acknowledged transfers is there once{where}, and every balance follows"
-            if not bank.errors
-            else "what is there was held against what was acknowledged"
-        )
+        under_way = f"{len(bank.lost)} transfers were under way: {bank.fate}"
+        lines.append(("kill", f"{under_way}; the next writer committed {bank.back_s:.1f} s later"))
+    if bank.audited and not bank.errors:
+        where = "now and in the last checkpoint" if "eventual" in bank.audited else "now"
+        lines.append(("audit", f"every acknowledged transfer is there once, {where}; every balance follows from them"))
     return lines
+
+
+def _checkpoints(bank: Bank) -> str:
+    if bank.without_spark is not None:
+        return f"none: {printable(bank.without_spark)}"
+    if bank.first_checkpoint_s is None:
+        return "none yet, Spark was still starting"
+    visible = f"; {median(bank.visible_s):.1f} s from commit to checkpoint" if bank.visible_s else ""
+    return (
+        f"{bank.checkpoints:,}, the first after {bank.first_checkpoint_s:.1f} s, most of it the start of Spark{visible}"
+    )
 
 
 def as_json(bank: Bank) -> dict[str, Any]:

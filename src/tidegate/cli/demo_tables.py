@@ -66,7 +66,7 @@ def stage_of(path: Path) -> str:
     for work in (path / "pipeline").glob("worker-*"):
         if (work / "query" / "query").exists():
             return "Spark runs and takes the first epochs"
-        if (work / "spark" / "home").exists():
+        if (work / "spark" / "tmp").exists():
             return "Java starts, and Spark in it"
     return "Python starts"
 
