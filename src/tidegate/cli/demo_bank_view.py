@@ -249,13 +249,10 @@ def summary(bank: Bank, *, to_json: bool) -> bool:
 
 def told(bank: Bank) -> list[tuple[str, str]]:
     """What happened, line by line."""
-    ledger, rate = bank.ledger, bank.committed / (bank.ran_s or 1.0)
+    ledger, ran = bank.ledger, f"{bank.ran_s:.1f} s, {bank.committed / (bank.ran_s or 1.0):,.0f}/s"
     reads = ", ".join(f"{each.answers:,} {each.name}" for each in bank.readers)
     lines = [
-        (
-            "transfers",
-            f"{bank.committed:,} committed in {bank.ran_s:.1f} s, {rate:,.0f}/s; {ledger.conflicts:,} conflicts retried",
-        ),
+        ("transfers", f"{bank.committed:,} committed in {ran}; {ledger.conflicts:,} conflicts retried"),
         ("reads", f"{reads}; {ledger.reads:,} by the writer"),
         ("cuts", f"{len(bank.cuts):,}, the sum {f'{TOTAL:,} at each' if all(bank.ticks) else 'NOT the same at each'}"),
         ("checkpoints", _checkpoints(bank)),
