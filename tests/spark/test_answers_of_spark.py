@@ -223,10 +223,11 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.timeout(290)
 def test_a_process_without_a_session_starts_one_and_leaves_neither_java_nor_files_behind(tmp_path: Path) -> None:
     path = tmp_path / "shop.tide"
     (path / "pipeline" / "query-999999999-dead").mkdir(parents=True)  # Of a process that was killed.
-    ran = subprocess.run([sys.executable, "-c", ALONE, str(path)], capture_output=True, text=True, timeout=120)
+    ran = subprocess.run([sys.executable, "-c", ALONE, str(path)], capture_output=True, text=True, timeout=280)
     lines = ran.stdout.splitlines()
     assert lines[:2] == ["[{'s': 3}]"] * 2, ran.stderr
     pid, directories = map(int, lines[2].split())
