@@ -12,10 +12,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-TOLERANCE_NS = 100_000_000
-"""Of the bound of a bounded read. The owner counts back in whole milliseconds of the wall clock, which time daemons let
-run up to 0.05 % faster or slower than the clock of the history: 5 ms for the longest bound here. The rest is for the
-wall clock of a virtual machine that is set right in small steps; the owner takes those of 50 ms and more for jumps."""
+TOLERANCE_NS = 50_000_000
+"""Of the bound of a bounded read. The owner counts back by the wall clock, in whole milliseconds; time daemons let that
+run up to 0.05 % slower than the clock of the history, 2 ms in the longest bound here, and the owner takes a clock that
+is set back by 10 ms and more for one that jumped. Nothing is allowed for load: a read is asked for before the owner
+counts, and a transfer acknowledged after it has its Timestamp."""
 
 Balances = Mapping[str, int]
 """By account; an account's name says its table."""

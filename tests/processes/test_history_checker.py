@@ -1,9 +1,8 @@
-"""The checker of histories finds what it is there to find: one bad history for each property, each next to a good one."""
+"""The checker of histories finds what it is there for: a bad history for each property, next to a good one."""
 
 from dataclasses import replace
 
 import pytest
-
 from history_checker import TOLERANCE_NS, History, Read, Refused, Transfer, check
 
 S = 1_000_000_000
@@ -111,7 +110,7 @@ def test_an_outcome_that_was_not_the_one_told_is_refused():
     done = {**good.committed, "x4": (40, {})}
     invented = {**good.committed, "x9": (40, {})}
     for committed in (lost, moved, done, invented):
-        with pytest.raises(Refused, match="^outcome:"):
+        with pytest.raises(Refused, match=r"^outcome:"):
             check(replace(good, committed=committed))
 
 
@@ -121,12 +120,12 @@ def test_what_overlaps_may_come_in_either_order():
     transfers = [during if each.id == "x2" else each for each in history().transfers if each.id != "x3"]
     committed = {name: each for name, each in history().committed.items() if name != "x3"}
     check(history(read("strong", 4, 15, 1, "x"), transfers=transfers, committed=committed))
-    with pytest.raises(Refused, match="^real time:"):
+    with pytest.raises(Refused, match=r"^real time:"):
         check(history(read("strong", 4.06, 15, 1, "x"), transfers=transfers, committed=committed))
 
 
 def test_a_bound_has_its_tolerance_and_no_more():
     late = (3 * S + 2 * S + TOLERANCE_NS) / S
     check(history(read("bounded", late - 0.001, 29, 2, "x", bound_ns=2 * S)))
-    with pytest.raises(Refused, match="^bound:"):
+    with pytest.raises(Refused, match=r"^bound:"):
         check(history(read("bounded", late + 0.001, 29, 2, "x", bound_ns=2 * S)))
