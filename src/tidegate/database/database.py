@@ -354,8 +354,7 @@ class Database(ReadCalls):
         backend = self.backend
         if not isinstance(backend, LocalBackend):
             return await asyncio.to_thread(self.commit, txn, writes, keys)
-        backend.engine.check_places(writes)
-        return await run_async(backend.engine.transactions.commit(txn.id, writes, keys, read_at=txn.read_at))
+        return await backend.commit_async(txn.id, writes, keys, txn.read_at)
 
     def transactions(self, finished: int | None = None) -> list[dict[str, Any]]:
         """Transactions that are live, and those that ended not long ago: the newest `finished`, by default all."""

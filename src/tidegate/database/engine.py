@@ -12,14 +12,15 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any, Final
 
 from tidegate.catalog.catalog import CATALOG_VCHANNEL, Catalog
 from tidegate.catalog.entries import Change, TableAltered, TableCreated, TableDropped, Topic, TopicDropped
+from tidegate.catalog.records import read as read_record
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.clients import OWNER, Clients
 from tidegate.database.live_transactions import Keys, Writes
@@ -29,6 +30,7 @@ from tidegate.database.report import Report
 from tidegate.database.settings import DatabaseSettings
 from tidegate.database.subscriptions import Subscriptions
 from tidegate.database.transactions import Transactions
+from tidegate.database.write_gate import WriteGate
 from tidegate.errors import (
     InvariantBroken,
     NotFound,
@@ -58,6 +60,8 @@ _logger = logging.getLogger("tidegate.database")
 SYSTEM: Final = "system"
 _SHAPE: Final = "database/shape"
 _IDENTITY: Final = "database/id"
+_ENDS_PLACES: Final = frozenset({"alter_table", "drop_table", "drop_topic"})
+"""Changes after which messages made before are not taken any more."""
 _LOOK_EVERY_S: Final = 0.05
 _READ_S: Final = 10.0
 _DDL_S: Final = 10.0
@@ -83,6 +87,7 @@ class Engine:
             self.log.channel(SYSTEM)
             self._catalog_journal = Journal(self.log, SYSTEM, CATALOG_VCHANNEL, snapshot_every=1000)
             self._catalog_journal.recover(self._restore_catalog, self._recover_catalog)
+            self.write_gate: Final = WriteGate()
             self._places: dict[str, Table | None] = {}
             """The table that a virtual channel belongs to; None for a topic's."""
             self._note_places()
@@ -194,12 +199,13 @@ class Engine:
                 record = plan(self._catalog)
                 if record is None:
                     return None
-                request = journal.request(record)
-                request.wait()
-                if request.error is not None:
-                    raise request.error
-                change = self._catalog.apply(record, request.item.result().time_tick)
-                self._note_places()
+                with self.write_gate.alone() if read_record(record)[0] in _ENDS_PLACES else nullcontext():
+                    request = journal.request(record)
+                    request.wait()
+                    if request.error is not None:
+                        raise request.error
+                    change = self._catalog.apply(record, request.item.result().time_tick)
+                    self._note_places()
         finally:
             journal.leave()
         if change is not None:
@@ -254,6 +260,16 @@ class Engine:
         """When one of the tables that have, or had, these names was last created, altered or dropped."""
         with self._catalog_lock:
             return self._catalog.tables_changed(names)
+
+    @contextmanager
+    def writing(self, writes: Writes) -> Iterator[None]:
+        """Write messages to where they belong. Raises: as `check_places`."""
+        self.write_gate.enter()
+        try:
+            self.check_places(writes)
+            yield
+        finally:
+            self.write_gate.leave()
 
     def check_places(self, writes: Writes) -> None:
         """Refuse messages for a topic or table that was dropped since its place was looked up: nobody would ever read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -18,7 +19,7 @@ from tidegate.database.live_transactions import Keys, Writes
 from tidegate.database.read_gate import ReadAsk, ReadPlace
 from tidegate.database.received import Received
 from tidegate.errors import InvalidArgument
-from tidegate.runtime.steps import run
+from tidegate.runtime.steps import run, run_async
 from tidegate.tables.schema import Table
 from tidegate.tables.statements import (
     AlterTable,
@@ -136,11 +137,23 @@ class LocalBackend:
         return self.engine.begin(self._client, timeout_ms)
 
     def commit(self, id: TxnId, writes: Writes, keys: Keys, read_at: Timestamp | None) -> Timestamp:
-        self.engine.check_places(writes)
-        return run(self.engine.transactions.commit(id, writes, keys, read_at=read_at))
+        with self.engine.writing(writes):
+            return run(self.engine.transactions.commit(id, writes, keys, read_at=read_at))
+
+    async def commit_async(self, id: TxnId, writes: Writes, keys: Keys, read_at: Timestamp | None) -> Timestamp:
+        """`commit` in an event loop."""
+        engine = self.engine
+        if not engine.write_gate.try_enter():
+            # Those inside may need this event loop to go on.
+            return await asyncio.to_thread(self.commit, id, writes, keys, read_at)
+        try:
+            engine.check_places(writes)
+            return await run_async(engine.transactions.commit(id, writes, keys, read_at=read_at))
+        finally:
+            engine.write_gate.leave()
 
     def write_ahead(self, id: TxnId, writes: Writes) -> None:
-        self.engine.check_places(writes)
+        self.engine.check_places(writes)  # A change of the catalog fails what was written ahead before it.
         self.engine.write_ahead(id, writes)
 
     def note_read(self, id: TxnId, hashes: Sequence[int], table: str) -> Timestamp:
@@ -158,8 +171,8 @@ class LocalBackend:
     # -- topics ----------------------------------------------------------------------------------------------
 
     def send(self, writes: Writes, keys: Keys) -> Timestamp:
-        self.engine.check_places(writes)
-        return run(self.engine.transactions.send(self._client, writes, keys))
+        with self.engine.writing(writes):
+            return run(self.engine.transactions.send(self._client, writes, keys))
 
     def open_producer(self, topic: str, name: str) -> tuple[int, int | None]:
         return self.engine.producing.open_producer(self._client, topic, name)

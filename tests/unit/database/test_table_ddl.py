@@ -305,6 +305,30 @@ class TestTransactionsThatWroteAhead:
 
 
 class TestDroppingAndCreatingAgain:
+    def test_no_row_is_acknowledged_at_a_time_when_its_table_was_gone(self, desk):
+        """Issue 4: DDL is in the timeline. Writers and a DROP at the same moment, many times."""
+        for turn in range(15):
+            desk.owner.sql(f"CREATE TABLE r{turn} (id BIGINT PRIMARY KEY) SHARDS 2")
+            sent, ends = [], []
+
+            def write(name=f"r{turn}", sent=sent, ends=ends):
+                try:
+                    for number in range(10_000):
+                        sent.append(desk.db.insert(name, [(number,), (number + 20_000,)]).timestamp)
+                except errors.NotFound as error:
+                    ends.append(error)
+
+            writers = [threading.Thread(target=write) for _ in range(3)]
+            for each in writers:
+                each.start()
+            while len(sent) < 3 * turn:
+                pass
+            desk.owner.sql(f"DROP TABLE r{turn}")
+            for each in writers:
+                each.join()
+            dropped = desk.engine.tables_changed([f"r{turn}"])
+            assert len(ends) == 3 and all(each < dropped for each in sent)
+
     def test_old_rows_never_come_back(self, desk):
         db = desk.db
         before = db.insert("t", [(1, "old", 1), (2, "old", 2)]).timestamp
