@@ -135,13 +135,15 @@ def _play_bank(path: Path, seconds: float, is_live: bool, *, kill: bool, to_json
 
     bank = Bank(path, seconds, kill=kill)
     with ExitStack() as stack:
-        stack.callback(bank.close)
         for each in _ENDS:  # It ends in good order and with a summary, whoever asks for it, and however often.
             stack.callback(signal.signal, each, signal.signal(each, interrupt))
+        stack.callback(bank.close)
         bank.start()
         _watch(bank.done, lambda: view.frame(bank), say, is_live, every_s=_LINE_S)
-        bank.close()  # Nothing changes any more.
-        return view.summary(bank, to_json=to_json)
+        good = view.summary(bank, to_json=to_json)
+        if is_live and bank.is_spark_starting:
+            print_line("Spark, which was still starting, is ended; that takes a moment.", style="dim")
+        return good
 
 
 def _play_log(path: Path, seconds: float, is_live: bool) -> bool:

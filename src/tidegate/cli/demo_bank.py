@@ -143,7 +143,11 @@ class Bank:
     @property
     def pace(self) -> str:
         """Spark takes the whole machine when it starts; until then everybody else takes less of it."""
-        return "slow" if self.without_spark is None and self.first_checkpoint_s is None else "fast"
+        return "slow" if self.is_spark_starting else "fast"
+
+    @property
+    def is_spark_starting(self) -> bool:
+        return self.without_spark is None and self.first_checkpoint_s is None
 
     @property
     def stage(self) -> str:
@@ -206,6 +210,7 @@ class Bank:
         else:
             self._stop_writer()
         self._settle(database)
+        self.status = database.status()["pipeline"]
         if not self._end.is_set():
             self.phase = "done"
 
@@ -434,7 +439,6 @@ class Bank:
                     self.samples.append((now, self.committed))
                 self.status = database.status()["pipeline"]
                 self._look_at_checkpoint(now)
-            self.status = database.status()["pipeline"]
         except Exception as error:
             if not self._end.is_set():
                 self._fail(f"the status cannot be told: {_told(error)}")

@@ -25,7 +25,7 @@ _TICKS: Final = 40
 _LINE: Final = 76
 _OLD_MS: Final = 5_000
 _STORY_MAX: Final = 3
-_COLUMNS: Final = (("", 13), ("answers", 8), ("sum", 10), ("at this cut", 18), ("its age", 9), ("took", 8))
+_COLUMNS: Final = (("", 13), ("answers", 8), ("sum", 10), ("at this cut", 20), ("its age", 9), ("took", 8))
 
 
 def frame(bank: Bank) -> RenderableType:
