@@ -245,6 +245,9 @@ class LayerWriter:
                 column_encoding=dict.fromkeys([*sorted(wide), TS, SEQ], "DELTA_BINARY_PACKED"),
                 store_schema=False,
                 write_page_checksum=True,
+                # The least and greatest of floats leave out NaN, which SQL takes for greater than all: whoever skips
+                # rows by them would lose it.
+                write_statistics=[each.name for each in self._schema if not _may_hold_nan(each.type)],
             )
         return self._parquet
 
@@ -255,6 +258,10 @@ class LayerWriter:
             with suppress(FileNotFoundError):
                 return path.open("xb")
         return path.open("xb")
+
+
+def _may_hold_nan(type: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(type) or pa.types.is_nested(type))
 
 
 def _repeats(type: pa.DataType) -> bool:

@@ -86,7 +86,6 @@ def session_options(
         "spark.default.parallelism": str(cores),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.python.worker.reuse": "true",
         "spark.python.authenticate.socketTimeout": "60s",
         "spark.scheduler.mode": "FIFO",

@@ -427,6 +427,18 @@ class TestAnswers:
             assert ids(txn.query("SELECT id FROM t WHERE id <> ?", params=[9])) == [1, 2]
         assert ids(db.query(ALL, "strong")) == [1, 2, 3]
 
+    def test_nan_is_found_in_the_log_and_in_a_checkpoint(self, shop, db):
+        """Spark takes NaN for greater than every number; statistics of files must not hide it."""
+        shop.owner.sql("CREATE TABLE f (id BIGINT PRIMARY KEY, d DOUBLE, s STRUCT<x: FLOAT>, a ARRAY<DOUBLE>)")
+        nan = float("nan")
+        shop.owner.insert("f", [(1, nan, {"x": nan}, [nan]), (2, 1.0, {"x": 1.0}, [1.0]), (3, 9.0, {"x": 9.0}, [9.0])])
+        for _ in range(2):
+            for condition in ("d > 5", "s.x > 5", "a[0] > 5", "d > 5 AND NOT d < 100"):
+                found = ids(db.query(f"SELECT id FROM f WHERE {condition}", "strong"))
+                assert found == ([1] if "NOT" in condition else [1, 3]), condition
+            assert ids(db.query("SELECT id FROM f WHERE isnan(d)", "strong")) == [1]
+            shop.owner.flush()
+
 
 class TestWhileOthersWork:
     def test_reads_go_on_through_compaction_collection_and_ddl(self, shop, db):
