@@ -91,7 +91,7 @@ def _silence(stream: TextIO) -> None:
 
 
 _COMMANDS: Final = {
-    "demo": ("tidegate.cli.demo:demo", "Watch a log, transactions, then tables at work, live, for a few seconds."),
+    "demo": ("tidegate.cli.demo:demo", "Watch a bank at work for a minute, live, and every cut of it checked."),
     "status": ("tidegate.cli.status:status", "Show the state of a database: what goes on, what waits, and on what."),
     "transactions": ("tidegate.cli.transactions:transactions", "List open and hanging transactions; end one."),
     "topic": ("tidegate.cli.topic:topic", "Send messages to a topic, and read them."),

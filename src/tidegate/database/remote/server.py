@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any, Final, NamedTuple
 
 import pyarrow.flight as flight
@@ -81,14 +81,12 @@ class Server:
                 self._server = _Flight(self._address.location, engine)
             finally:
                 os.umask(before)
+        # It listens since it was made. `serve` would only wait, and end it at the first Ctrl-C, though the process goes on.
         self._address.publish()
-        self._thread = Thread(target=self._server.serve, name="tidegate-server", daemon=True)
-        self._thread.start()
 
     def close(self) -> None:
         """Take no more requests, and finish those under way."""
         self._server.shutdown()
-        self._thread.join(5.0)
         self._address.remove()
 
 
