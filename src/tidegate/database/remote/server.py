@@ -81,7 +81,7 @@ class Server:
                 self._server = _Flight(self._address.location, engine)
             finally:
                 os.umask(before)
-        # It listens since it was made. `serve` would only wait, and end it at the first Ctrl-C though the process lives.
+        # It listens since it was made. `serve` would only wait, and end it at Ctrl-C though the process lives on.
         self._address.publish()
 
     def close(self) -> None:
