@@ -139,6 +139,8 @@ class CutReader:
         self._lock = Lock()
         self._ended = Condition(self._lock)
         self._running: set[_Session] = set()
+        self._streams: set[_Session] = set()
+        """Those that may wait for their reader."""
         self._is_closed = False
 
     def close(self) -> None:
@@ -151,8 +153,12 @@ class CutReader:
                     each.cursor.interrupt()
                 self._ended.wait(_INSIST_S)
             idle, self._idle = self._idle, []
-        for each in idle:
-            each.cursor.close()
+            streams = list(self._streams)
+        for each in streams:
+            each.cursor.interrupt()
+        for each in (*idle, *streams):
+            with suppress(duckdb.Error):
+                each.cursor.close()
         self.tails.close()
         self.keeper.close()
         self._snapshots.close()
@@ -187,7 +193,9 @@ class CutReader:
         cancel: Cancel | None = None,
     ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
         """As `query`, batch by batch: no more of it is in memory than that."""
-        with self._answering(sql, tables, None, None, None, cancel) as (found, translated):
+        cancel = cancel or Cancel()
+        manifests: dict[str, Manifest] = {}
+        with self._answering(sql, tables, None, None, None, cancel, manifests, is_stream=True) as (found, translated):
             reader = found.to_arrow_reader(batch_rows)
             empty = as_spark(reader.schema.empty_table(), translated)
 
@@ -196,7 +204,7 @@ class CutReader:
                     for batch in reader:
                         yield from as_spark(pa.Table.from_batches([batch]), translated).to_batches()
                 except (duckdb.Error, OSError, pa.ArrowException) as error:
-                    raise self._explained(error, sql, tables, {}, cancel) from error
+                    raise self._explained(error, sql, tables, manifests, cancel) from error
                 finally:
                     reader.close()
 
@@ -215,13 +223,17 @@ class CutReader:
         given: Mapping[str, pa.Table] | None,
         timeout_s: float | None,
         cancel: Cancel | None,
+        manifests: dict[str, Manifest] | None = None,
+        *,
+        is_stream: bool = False,
     ) -> Iterator[tuple[duckdb.DuckDBPyRelation, Translated]]:
         _check_cases(sql, tables)
         translated = self._translate(sql, tables, given or {})
-        manifests: dict[str, Manifest] = {}
+        manifests = {} if manifests is None else manifests
         cancel = cancel or Cancel()
         timer = None if timeout_s is None else Timer(timeout_s, cancel.set)
-        with self._kept(tables, manifests), self._session() as session:
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._kept(tables, manifests), self._session(is_stream) as session:
             try:
                 if timer is not None:
                     timer.start()
@@ -231,7 +243,9 @@ class CutReader:
                     for number, (name, each) in enumerate(sorted(tables.items())):
                         mine = (own or {}).get(each.table.id, ())
                         # No table has a blank in its name.
-                        self._add(session, f"tail {number}", name, each, manifests[name], mine)
+                        self._add(session, f"tail {number}", name, each, manifests[name], mine, deadline_s)
+                        if cancel.is_set:
+                            raise Cancelled
                     yield session.cursor.sql(translated.sql), translated
             except (duckdb.Error, Cancelled) as error:
                 raise self._explained(error, sql, tables, manifests, cancel, timeout_s) from error
@@ -275,22 +289,23 @@ class CutReader:
             yield {name: each._replace(manifest=manifests[name]) for name, each in tables.items()}
 
     @contextmanager
-    def _session(self) -> Iterator[_Session]:
+    def _session(self, is_stream: bool) -> Iterator[_Session]:
         with self._lock:
             if self._is_closed:
                 raise Closed("the database was closed; open it again")
             session = self._idle.pop() if self._idle else _Session(self._duck.cursor())
-            self._running.add(session)
+            (self._streams if is_stream else self._running).add(session)
         is_clean = False
         try:
             yield session
-            session.clean()
-            is_clean = True
+            with suppress(duckdb.Error):  # A result that was not read to its end: nobody else gets it.
+                session.clean()
+                is_clean = True
         finally:
             with self._ended:
                 self._running.discard(session)
+                self._streams.discard(session)
                 self._ended.notify_all()
-                # An open result, or a view half made: nobody else gets it.
                 is_clean = is_clean and len(self._idle) < _IDLE_MAX and not self._is_closed
                 if is_clean:
                     self._idle.append(session)
@@ -306,12 +321,13 @@ class CutReader:
         asked: TableAt,
         manifest: Manifest,
         own: Sequence[Batch],
+        deadline_s: float | None,
     ) -> None:
         """Make a table known to DuckDB under its name."""
         table, at = asked.table, asked.at
         schema = table.at(at)
         key = [each.name for each in schema.key_columns]
-        tail = self.tails.changes(table, schema, manifest.timestamp, at)
+        tail = self.tails.changes(table, schema, manifest.timestamp, at, deadline_s=deadline_s)
         if own:
             tail = pa.concat_tables([tail, changes_of(table, own, schema)])
         files = manifest.files(table.id)
@@ -341,7 +357,8 @@ class CutReader:
         cancel: Cancel | None,
         timeout_s: float | None = None,
     ) -> Exception:
-        if isinstance(error, duckdb.InterruptException | Cancelled) or (cancel is not None and cancel.is_set):
+        stopped = self._is_closed or (cancel is not None and cancel.is_set)
+        if stopped or isinstance(error, duckdb.InterruptException | Cancelled):
             if self._is_closed:
                 return Closed(f"{shown(sql)} was ended: the database was closed")
             if timeout_s is not None:

@@ -19,11 +19,11 @@ from itertools import count
 from pathlib import Path
 from threading import RLock
 from typing import Any, Final, Literal, TypeVar
+from weakref import WeakSet
 
 from tidegate.catalog.entries import Topic
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.backend import Backend, Limits
-from tidegate.database.clients import OWNER
 from tidegate.database.consumer import Consumer
 from tidegate.database.engine import Engine
 from tidegate.database.live_transactions import Keys, Writes
@@ -55,7 +55,6 @@ from tidegate.errors import (
     Unavailable,
 )
 from tidegate.reads.consistency import Consistency
-from tidegate.runtime.steps import run_async
 from tidegate.runtime.writer_lock import writer_of
 from tidegate.txn.coordinator_table import TIMEOUT
 from tidegate.txn.txn_id import TxnId
@@ -102,6 +101,7 @@ class Database(ReadCalls):
         self._topics_as_of = -1
         """The version of the catalog they were looked up in, where that is known."""
         self._consumers: list[Consumer] = []
+        self.snapshots = WeakSet()
         self.memory = Memory(ReadSettings().with_(consistency=consistency, staleness=staleness))
         self._backend = self._connect()
         self.memory.wrote(self.again(lambda: self.backend.now()))
@@ -407,7 +407,7 @@ class Database(ReadCalls):
             return await asyncio.to_thread(lambda: self.send(topic, value, key=key, headers=headers))
         outgoing = Outgoing(self.channels, self.limits)
         sent = check_count(outgoing.add(self.topic(topic), value, key=key, headers=headers, turn=self.next_turn()))
-        timestamp = await run_async(backend.engine.transactions.send(OWNER, outgoing.writes(), outgoing.hashes))
+        timestamp = await backend.send_async(outgoing.writes(), outgoing.hashes)
         self.seen(timestamp)
         return Sent(timestamp, sent)
 

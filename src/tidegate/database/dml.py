@@ -7,6 +7,7 @@ rows on top, and note the keys that they change: if somebody else writes one of 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _ATTEMPTS: Final = 100
 """How often a statement by itself is run when others are faster at the same rows."""
+_AS_OF: Final = re.compile(r"\b(VERSION|TIMESTAMP|SYSTEM_TIME)\s+AS\s+OF\b", re.IGNORECASE)
 _GIVEN: Final = "given rows"
 """No table has a blank in its name."""
 Rows = list[dict[str, Any]]
@@ -223,6 +225,8 @@ def read(
 ) -> pa.Table:
     """The answer to a query at the Timestamp of the transaction's reads, its own rows on top; over `given` too."""
     sql = bind(sql, params)
+    if _AS_OF.search(sql):
+        raise InvalidArgument(f"a transaction reads at one time, and {sql!r} names another; read that with db.query")
     names = sorted(tables_in(sql).difference(given or ()))
     if not names:
         return _answer(database, sql, {}, None, given)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tidegate.catalog.catalog import CATALOG_VCHANNEL, Catalog
 from tidegate.catalog.entries import Change, TableAltered, TableCreated, TableDropped, Topic, TopicDropped
@@ -47,7 +47,7 @@ from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.journal import Journal
 from tidegate.runtime.log import Log
 from tidegate.runtime.pieces import Piece
-from tidegate.runtime.steps import run
+from tidegate.runtime.steps import Steps, run
 from tidegate.tables.row_codec import version_of
 from tidegate.tables.schema import VERSION_KEY, Table
 from tidegate.topics.routing import place
@@ -57,6 +57,7 @@ from tidegate.txn.coordinator_table import LEASE, CoordinatorSettings
 from tidegate.txn.txn_id import TxnId
 
 _logger = logging.getLogger("tidegate.database")
+T = TypeVar("T")
 SYSTEM: Final = "system"
 _SHAPE: Final = "database/shape"
 _IDENTITY: Final = "database/id"
@@ -271,6 +272,17 @@ class Engine:
         finally:
             self.write_gate.leave()
 
+    def inside_gate(self, writes: Writes, steps: Callable[[], Steps[T]]) -> Steps[T]:
+        """As `writing`, for a procedure: it leaves the gate at its own end, also when its caller is gone.
+
+        Ordering: the gate was entered.
+        """
+        try:
+            self.check_places(writes)
+            return (yield from steps())
+        finally:
+            self.write_gate.leave()
+
     def check_places(self, writes: Writes) -> None:
         """Refuse messages for a topic or table that was dropped since its place was looked up: nobody would ever read
         them; and rows made for another version of their table's schema.
@@ -324,7 +336,8 @@ class Engine:
 
     def write_ahead(self, id: TxnId, writes: Writes) -> None:
         """Write messages of it ahead of its commit."""
-        run(self.transactions.write_ahead(id, writes))
+        with self.writing(writes):
+            run(self.transactions.write_ahead(id, writes))
 
     def abort(self, id: TxnId, reason: str = "") -> None:
         """Abort it."""

@@ -24,11 +24,12 @@ _LOOK_EVERY_S: Final = 5.0
 
 
 class _Hold:
-    __slots__ = ("checkpoint", "is_pinned", "since_s")
+    __slots__ = ("checkpoint", "generation", "since_s")
 
-    def __init__(self, checkpoint: int, is_pinned: bool) -> None:
+    def __init__(self, checkpoint: int) -> None:
         self.checkpoint = checkpoint
-        self.is_pinned = is_pinned
+        self.generation: int | None = None
+        """Of its pin, if it has one."""
         self.since_s = time.monotonic()
 
 
@@ -53,9 +54,9 @@ class Keeper:
         if not checkpoint:
             yield  # Nothing was written yet.
             return
-        hold = _Hold(checkpoint, at_once or checkpoint != self._store.pointer().checkpoint)
-        if hold.is_pinned:
-            self._pins.pin(checkpoint)
+        hold = _Hold(checkpoint)
+        if at_once or checkpoint != self._store.pointer().checkpoint:
+            self._pin(hold)
         with self._lock:
             self._holds.add(hold)
             if self._thread is None and not self._stop.is_set():
@@ -66,9 +67,13 @@ class Keeper:
         finally:
             with self._lock:
                 self._holds.discard(hold)
-                pinned = hold.is_pinned
-            if pinned:
-                self._pins.unpin(checkpoint)
+                generation = hold.generation
+            if generation is not None:
+                self._pins.unpin(checkpoint, generation)
+
+    def _pin(self, hold: _Hold) -> None:
+        self._pins.pin(hold.checkpoint)
+        hold.generation = self._pins.generation
 
     def close(self) -> None:
         self._stop.set()
@@ -80,14 +85,18 @@ class Keeper:
         while not self._stop.wait(min(_LOOK_EVERY_S, self._pin_after_s / 2)):
             try:
                 self._pins.renew()
-                self._pin_long()
-            except TidegateError as error:
+            except TidegateError as error:  # Lost, as after a long sleep: they are pinned again below.
                 _logger.warning("keeping what is read: %s", error)
+            self._pin_long()
 
     def _pin_long(self) -> None:
         now = time.monotonic()
         with self._lock:
-            long = [each for each in self._holds if not each.is_pinned and now - each.since_s >= self._pin_after_s]
-            for hold in long:
-                self._pins.pin(hold.checkpoint)
-                hold.is_pinned = True
+            for hold in self._holds:
+                lost = hold.generation is not None and hold.generation != self._pins.generation
+                long = hold.generation is None and now - hold.since_s >= self._pin_after_s
+                if lost or long:
+                    try:
+                        self._pin(hold)
+                    except TidegateError as error:
+                        _logger.warning("checkpoint %d is read and cannot be kept: %s", hold.checkpoint, error)

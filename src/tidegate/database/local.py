@@ -137,23 +137,31 @@ class LocalBackend:
         return self.engine.begin(self._client, timeout_ms)
 
     def commit(self, id: TxnId, writes: Writes, keys: Keys, read_at: Timestamp | None) -> Timestamp:
+        if (committed := self.engine.transactions.committed_at(id)) is not None:
+            return committed  # Whatever has become of its tables since.
         with self.engine.writing(writes):
             return run(self.engine.transactions.commit(id, writes, keys, read_at=read_at))
 
     async def commit_async(self, id: TxnId, writes: Writes, keys: Keys, read_at: Timestamp | None) -> Timestamp:
         """`commit` in an event loop."""
         engine = self.engine
+        if (committed := engine.transactions.committed_at(id)) is not None:
+            return committed
         if not engine.write_gate.try_enter():
             # Those inside may need this event loop to go on.
             return await asyncio.to_thread(self.commit, id, writes, keys, read_at)
-        try:
-            engine.check_places(writes)
-            return await run_async(engine.transactions.commit(id, writes, keys, read_at=read_at))
-        finally:
-            engine.write_gate.leave()
+        return await run_async(
+            engine.inside_gate(writes, lambda: engine.transactions.commit(id, writes, keys, read_at=read_at))
+        )
+
+    async def send_async(self, writes: Writes, keys: Keys) -> Timestamp:
+        """`send` in an event loop."""
+        engine = self.engine
+        if not engine.write_gate.try_enter():
+            return await asyncio.to_thread(self.send, writes, keys)
+        return await run_async(engine.inside_gate(writes, lambda: engine.transactions.send(self._client, writes, keys)))
 
     def write_ahead(self, id: TxnId, writes: Writes) -> None:
-        self.engine.check_places(writes)  # A change of the catalog fails what was written ahead before it.
         self.engine.write_ahead(id, writes)
 
     def note_read(self, id: TxnId, hashes: Sequence[int], table: str) -> Timestamp:
@@ -180,7 +188,8 @@ class LocalBackend:
     def produce(
         self, topic: str, producer: str, epoch: int, first: int, count: int, writes: Writes, keys: Keys
     ) -> tuple[Timestamp | None, bool]:
-        sent = self.engine.producing.send(self._client, topic, producer, epoch, first, count, writes, keys)
+        with self.engine.writing(writes):
+            sent = self.engine.producing.send(self._client, topic, producer, epoch, first, count, writes, keys)
         return sent.timestamp, sent.duplicate
 
     # -- subscriptions ---------------------------------------------------------------------------------------

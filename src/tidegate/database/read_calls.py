@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
+from weakref import WeakSet
 
 import pyarrow as pa
 import sqlglot
@@ -31,6 +33,8 @@ from tidegate.snapshots.store import SnapshotStore
 from tidegate.stores.sqlite_metadata import SqliteMetadataStore
 from tidegate.tables.spark_sql import DIALECT
 
+_AS_OF: Final = re.compile(r"\bAS\s+OF\b", re.IGNORECASE)
+
 
 class Prepared(NamedTuple):
     """A query, read once."""
@@ -48,6 +52,8 @@ class ReadCalls(TableCalls):
 
     memory: Memory
     """Of the calls made on the database itself."""
+    snapshots: WeakSet[Snapshot]
+    """Those that may still be open."""
     _cut_reader: CutReader | None = None
     _metadata: SqliteMetadataStore | None = None
 
@@ -281,6 +287,8 @@ class ReadCalls(TableCalls):
             return self._cut_reader
 
     def _close_reading(self) -> None:
+        for snapshot in list(self.snapshots):
+            snapshot.close()
         reader, self._cut_reader = self._cut_reader, None
         metadata, self._metadata = self._metadata, None
         if reader is not None:
@@ -296,7 +304,7 @@ def prepare(sql: str) -> Prepared:
         raise InvalidArgument(f"a query is a text, not {sql!r}")
     times: dict[str, AsOf] = {}
     text = sql
-    if " AS OF " in sql.upper().replace("\n", " "):
+    if _AS_OF.search(sql):
         try:
             tree = sqlglot.parse_one(sql, read=DIALECT)
         except sqlglot.errors.SqlglotError as error:

@@ -127,7 +127,8 @@ class ReadGate:
             late = _late(late, needed)
             if not late:
                 return
-            reached = {name: _reached(writer, needed) for name, writer in late.items()}
+            now = min(needed, self._engine.log.allocate(1))
+            reached = {name: _reached(writer, now) for name, writer in late.items()}
             slowest = min(reached, key=lambda name: reached[name])
             match waiting.look(reached[slowest], _now_ms()):
                 case GiveUp() as found:
@@ -161,10 +162,10 @@ def _late(writers: Mapping[str, ChannelWriter], needed: Timestamp) -> dict[str, 
     return {name: each for name, each in writers.items() if each.latest_tick.time_tick < needed}
 
 
-def _reached(writer: ChannelWriter, needed: Timestamp) -> Timestamp:
+def _reached(writer: ChannelWriter, now: Timestamp) -> Timestamp:
     """How far a channel is: an idle one has not ticked for long, and is behind only by what is on its way."""
     oldest = writer.status().channel.oldest_in_flight
-    upto = needed if oldest is None else min(needed, oldest)
+    upto = now if oldest is None else min(now, oldest)
     return max(writer.latest_tick.time_tick, Timestamp(int(upto) - 1))
 
 

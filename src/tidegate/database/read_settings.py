@@ -44,9 +44,9 @@ class ReadSettings:
         elif staleness is not None:
             found = replace(found, asked=self.asked.with_staleness(staleness))
         if timeout is not None:
-            found = replace(found, timeout_s=_seconds("timeout", timeout))
+            found = replace(found, timeout_s=seconds("timeout", timeout))
         if max_lag is not None:
-            found = replace(found, max_lag_s=_seconds("max_lag", max_lag))
+            found = replace(found, max_lag_s=seconds("max_lag", max_lag))
         if engine is not None:
             for each in get_args(EngineName):
                 if engine == each:
@@ -106,7 +106,8 @@ def _number(name: str, text: str) -> float:
         raise InvalidArgument(f"`{name}` is a number of seconds, not {text!r}") from None
 
 
-def _seconds(name: str, value: Any) -> float:
+def seconds(name: str, value: Any) -> float:
+    """A number of seconds. Raises: `InvalidArgument`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
         raise InvalidArgument(f"`{name}` is a number of seconds above 0, not {value!r}")
     return float(value)

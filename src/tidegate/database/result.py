@@ -76,8 +76,10 @@ class ResultStream:
         self.schema, self._batches = self._ends.enter_context(answer)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        yield from self._batches
-        self.close()
+        try:
+            yield from self._batches
+        finally:
+            self.close()
 
     def to_reader(self) -> pa.RecordBatchReader:
         """For whoever takes Arrow streams: pandas, Polars, DuckDB, a Parquet writer."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from threading import Lock, Timer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.database.read_settings import ReadSettings
-from tidegate.errors import Closed
+from tidegate.database.read_settings import ReadSettings, seconds
+from tidegate.errors import Closed, InvalidArgument
 
 if TYPE_CHECKING:
     from tidegate.database.database import Database
@@ -18,11 +18,17 @@ if TYPE_CHECKING:
     from tidegate.snapshots.manifest import Manifest
 
 
+_LONGEST_S: Final = 7 * 86_400
+
+
 class Snapshot:
     """A pinned cut, for reading only. Every query on it sees the same. Use it as a context manager; thread-safe."""
 
     def __init__(self, database: Database, at: Timestamp, settings: ReadSettings, timeout_s: float) -> None:
-        """Ordering: every channel has ticked past `at`."""
+        """Ordering: every channel has ticked past `at`. Raises: `InvalidArgument` for a time that is none."""
+        timeout_s = seconds("timeout", timeout_s)
+        if timeout_s > _LONGEST_S:
+            raise InvalidArgument(f"a snapshot is kept for {_LONGEST_S:,} s at most, not {timeout_s:,.0f}")
         self._database = database
         self.timestamp = at
         """The cut."""
@@ -39,6 +45,7 @@ class Snapshot:
         timer.daemon = True
         timer.start()
         self._ends.callback(timer.cancel)
+        database.snapshots.add(self)
 
     def query(
         self, sql: str, *, params: Params = None, timeout: float | None = None, engine: str | None = None

@@ -6,11 +6,14 @@ checkpoint holds is let go. A read further back than that reads the log by itsel
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 from threading import Lock
 from typing import Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -59,21 +62,29 @@ class Tails:
         self._kept_max = kept_max
         self._followers: dict[str, _Follower] = {}
         self._decoded: dict[int, _Decoded] = {}
+        self._numbers = count()
         self._lock = Lock()
 
-    def changes(self, table: Table, schema: TableSchema, after: Timestamp, upto: Timestamp) -> pa.Table:
+    def changes(
+        self, table: Table, schema: TableSchema, after: Timestamp, upto: Timestamp, *, deadline_s: float | None = None
+    ) -> pa.Table:
         """The changes of a table that became visible after one time and up to another, in no order.
 
-        Ordering: every channel has ticked past `upto`; if one has not, this waits for it.
+        Ordering: every channel has ticked past `upto`; if one has not, this waits for it, until `deadline_s` of the
+        monotonic clock at most.
         Raises: `TailTooLong`; `Truncated`; `WaitTimeout`.
         """
         if after >= upto:
             return changes_schema(schema).empty_table()
-        with self._lock:
-            channels = self._channels_of(table)
-            found = self._kept(table, schema, channels, after, upto)
+        bound = _Bound(self._bytes_max, deadline_s)
+        if not self._lock.acquire(timeout=bound.left_s()):
+            raise WaitTimeout("other reads take in the log behind the last checkpoint for longer than the timeout")
+        try:
+            found = self._kept(table, schema, after, upto, bound)
+        finally:
+            self._lock.release()
         if found is None:
-            found = changes_of(table, self._bounded(self.batches(table, after, upto)), schema)
+            found = changes_of(table, bound.counted(self.batches(table, after, upto, bound)), schema)
         return found
 
     def close(self) -> None:
@@ -83,28 +94,33 @@ class Tails:
     # -- what is kept ------------------------------------------------------------------------------------------------
 
     def _kept(
-        self, table: Table, schema: TableSchema, channels: Sequence[str], after: Timestamp, upto: Timestamp
+        self, table: Table, schema: TableSchema, after: Timestamp, upto: Timestamp, bound: _Bound
     ) -> pa.Table | None:
         """The changes from what is kept; None when they reach further back."""
-        followers = [self._follower(name, after) for name in channels]
-        if any(each is None for each in followers):
-            return None
-        known = [each for each in followers if each is not None]
+        known = []
+        for name in self._channels_of(table):
+            follower = self._follower(name, after)
+            if follower is None:
+                return None
+            known.append(follower)
         try:
             for follower in known:
-                for batch in self._bounded(follower.advance(upto)):
-                    follower.keep(batch)
+                for batch in bound.counted(follower.advance(upto, bound)):
+                    follower.keep(batch, self._numbers)
         except BaseException:
             self._forget()  # Some of it was read and not kept.
             raise
         decoded = self._decoded.get(table.id)
         if decoded is None or decoded.version != schema.version:
             decoded = self._decoded[table.id] = _Decoded(schema)
-        decoded.take(table, [part for each in known for part in each.of(table)])
-        found = decoded.between(after, upto)
-        if sum(each.nbytes for each in self._followers.values()) > self._kept_max:
+        found = decoded.between(table, [part for each in known for part in each.of(table)], after, upto)
+        if self._nbytes() > self._kept_max:
             self._forget()
         return found
+
+    def _nbytes(self) -> int:
+        kept = sum(each.nbytes for each in self._followers.values())
+        return kept + sum(each.nbytes for each in self._decoded.values())
 
     def _follower(self, channel: str, after: Timestamp) -> _Follower | None:
         """Who follows a channel from `after` on, or from before; None when he began later."""
@@ -115,8 +131,15 @@ class Tails:
             if found is not None:
                 found.close()
             found = self._followers[channel] = _Follower(self._log, channel, after)
-        found.let_go(after)
+            self._drop_unused()
+        elif found.let_go(after):
+            self._drop_unused()
         return found
+
+    def _drop_unused(self) -> None:
+        """Forget what was decoded of messages that nobody keeps any more."""
+        there = {number for each in self._followers.values() for number in each.numbers()}
+        self._decoded = {id: each for id, each in self._decoded.items() if each.keep_only(there)}
 
     def _forget(self) -> None:
         for each in self._followers.values():
@@ -126,26 +149,44 @@ class Tails:
 
     # -- reading the log ---------------------------------------------------------------------------------------------
 
-    def batches(self, table: Table, after: Timestamp, upto: Timestamp) -> Iterator[Batch]:
+    def batches(self, table: Table, after: Timestamp, upto: Timestamp, bound: _Bound | None = None) -> Iterator[Batch]:
         """The messages themselves, from the log."""
         mine = frozenset(table.vchannels)
         for name in self._channels_of(table):
             with self._log.transaction_reader(name, after=after, vchannels=mine, types=_ROWS) as reader:
-                yield from _until(reader, name, upto, cut=True)
+                for batch in _until(reader, name, upto, bound or _Bound(self._bytes_max, None)):
+                    if (mask := _upto(batch, upto)).any():
+                        yield batch if mask.all() else batch.where(mask)
 
-    def _bounded(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        nbytes = 0
+    def _channels_of(self, table: Table) -> list[str]:
+        return sorted({f"data-{place(table.id, shard, self._channels)}" for shard in range(table.shards)})
+
+
+class _Bound:
+    """What one read may take in, and until when."""
+
+    def __init__(self, bytes_max: int, deadline_s: float | None) -> None:
+        self._bytes_max = bytes_max
+        self._deadline_s = deadline_s
+        self._nbytes = 0
+
+    def left_s(self) -> float:
+        return _READ_S if self._deadline_s is None else min(max(self._deadline_s - time.monotonic(), 0.0), _READ_S)
+
+    def counted(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Raises: `TailTooLong`."""
         for batch in batches:
-            nbytes += batch.rows.nbytes
-            if nbytes > self._bytes_max:
+            self._nbytes += batch.rows.nbytes
+            if self._nbytes > self._bytes_max:
                 raise TailTooLong(
                     f"more than {self._bytes_max:,} bytes were written since the last checkpoint; let the pipeline"
                     f" catch up, as `flush` does, or read with consistency 'eventual'"
                 )
             yield batch
 
-    def _channels_of(self, table: Table) -> list[str]:
-        return sorted({f"data-{place(table.id, shard, self._channels)}" for shard in range(table.shards)})
+
+Part = tuple[int, Batch]
+"""Messages of one virtual channel, and a number that no other has."""
 
 
 class _Follower:
@@ -155,87 +196,100 @@ class _Follower:
         self._channel = channel
         self.start = after
         self.reader: Final = log.transaction_reader(channel, after=after, types=_ROWS)
-        self._parts: dict[str, list[Batch]] = {}
+        self._parts: dict[str, list[Part]] = {}
         self.nbytes = 0
 
-    def advance(self, upto: Timestamp) -> Iterator[Batch]:
-        return _until(self.reader, self._channel, upto, cut=False)
+    def advance(self, upto: Timestamp, bound: _Bound) -> Iterator[Batch]:
+        return _until(self.reader, self._channel, upto, bound)
 
-    def keep(self, batch: Batch) -> None:
+    def keep(self, batch: Batch, numbers: Iterator[int]) -> None:
         for index, name in enumerate(batch.vchannels):
             if not name.startswith(_TABLE):
                 continue
             part = batch if len(batch.vchannels) == 1 else batch.where(batch.vchannel_ids == index)
             if len(part):
-                self._parts.setdefault(name, []).append(part)
+                self._parts.setdefault(name, []).append((next(numbers), part))
                 self.nbytes += part.rows.nbytes
 
-    def of(self, table: Table) -> list[Batch]:
+    def of(self, table: Table) -> list[Part]:
         return [part for name in table.vchannels for part in self._parts.get(name, ())]
 
-    def let_go(self, after: Timestamp) -> None:
-        """Forget what a checkpoint at `after` holds."""
+    def numbers(self) -> Iterator[int]:
+        return (number for parts in self._parts.values() for number, _ in parts)
+
+    def let_go(self, after: Timestamp) -> bool:
+        """Forget what a checkpoint at `after` holds; whether that was anything."""
         if after <= self.start:
-            return
+            return False
         self.start = after
+        before = self.nbytes
         for name, parts in list(self._parts.items()):
-            kept = [each for each in parts if int(each.time_ticks.max()) > after]
+            kept = [each for each in parts if int(each[1].time_ticks.max()) > after]
             if len(kept) != len(parts):
-                self.nbytes -= sum(each.rows.nbytes for each in parts if int(each.time_ticks.max()) <= after)
+                self.nbytes -= sum(each[1].rows.nbytes for each in parts if int(each[1].time_ticks.max()) <= after)
                 self._parts[name] = kept
+        return self.nbytes != before
 
     def close(self) -> None:
         self.reader.close()
 
 
 class _Decoded:
-    """A table's rows in the tail, as changes by one version of its schema. Each batch is decoded once."""
+    """A table's rows in the tail, as changes by one version of its schema. Each part is decoded once."""
 
     def __init__(self, schema: TableSchema) -> None:
         self._schema = schema
         self.version: Final = schema.version
-        self._known: dict[int, Batch] = {}
-        """By identity; kept, so that no other batch gets it."""
-        self._changes: list[pa.Table] = []
+        self._chunks: list[tuple[frozenset[int], pa.Table]] = []
 
-    def take(self, table: Table, batches: Sequence[Batch]) -> None:
-        there = {id(each): each for each in batches}
-        new = [each for key, each in there.items() if key not in self._known]
-        gone = len(self._known) + len(new) - len(there)
+    @property
+    def nbytes(self) -> int:
+        return sum(each.nbytes for _, each in self._chunks)
+
+    def keep_only(self, numbers: set[int]) -> bool:
+        """Forget chunks of which no part is there any more; whether anything is left."""
+        self._chunks = [each for each in self._chunks if not each[0].isdisjoint(numbers)]
+        return bool(self._chunks)
+
+    def between(self, table: Table, parts: Sequence[Part], after: Timestamp, upto: Timestamp) -> pa.Table:
+        known = {number for numbers, _ in self._chunks for number in numbers}
+        new, later = [], []
+        for number, batch in parts:
+            if number in known:
+                continue
+            mask = _upto(batch, upto)
+            if mask.all():
+                new.append((number, batch))
+            elif mask.any():
+                # What lies above `upto` may be of a schema that this read does not know.
+                later.append(batch.where(mask))
         if new:
-            self._changes.append(changes_of(table, new, self._schema))
-        if gone:
-            # A checkpoint holds them now; what else came with them stays.
-            oldest = min((int(each.time_ticks.min()) for each in there.values()), default=None)
-            self._changes = [] if oldest is None else [_above(pa.concat_tables(self._changes), oldest - 1)]
-        elif len(self._changes) > 16:
-            self._changes = [pa.concat_tables(self._changes).combine_chunks()]
-        self._known = there
-
-    def between(self, after: Timestamp, upto: Timestamp) -> pa.Table:
-        if not self._changes:
+            changes = changes_of(table, [batch for _, batch in new], self._schema)
+            self._chunks.append((frozenset(number for number, _ in new), changes))
+            if len(self._chunks) > 16:
+                numbers = frozenset[int]().union(*(each for each, _ in self._chunks))
+                self._chunks = [(numbers, pa.concat_tables([each for _, each in self._chunks]).combine_chunks())]
+        found = [each for _, each in self._chunks]
+        if later:
+            found.append(changes_of(table, later, self._schema))
+        if not found:
             return changes_schema(self._schema).empty_table()
-        found = pa.concat_tables(self._changes)
-        ticks = found.column(TS)
-        wanted = pc.and_(pc.greater(ticks, int(after)), pc.less_equal(ticks, int(upto)))
-        return found.filter(wanted)
+        whole = pa.concat_tables(found)
+        ticks = whole.column(TS)
+        return whole.filter(pc.and_(pc.greater(ticks, int(after)), pc.less_equal(ticks, int(upto))))
 
 
-def _above(changes: pa.Table, after: int) -> pa.Table:
-    return changes.filter(pc.greater(changes.column(TS), after))
+def _upto(batch: Batch, upto: Timestamp) -> npt.NDArray[np.bool_]:
+    return batch.time_ticks <= np.uint64(int(upto))
 
 
-def _until(reader: TransactionReader, channel: str, upto: Timestamp, *, cut: bool) -> Iterator[Batch]:
-    """What a reader delivers until it has come to `upto`; with `cut` nothing above it."""
+def _until(reader: TransactionReader, channel: str, upto: Timestamp, bound: _Bound) -> Iterator[Batch]:
+    """What a reader delivers until it has come to `upto`, and what came with it."""
     while reader.after < upto:
-        delivery = reader.read(_READ_S)
+        delivery = reader.read(bound.left_s())
         if delivery is None:
             raise WaitTimeout(
-                f"channel {channel!r} has come to {Timestamp(reader.after)} and not to {upto} within {_READ_S:g} s;"
+                f"channel {channel!r} has come to {Timestamp(reader.after)} and not to {upto} in time;"
                 f" `tidegate status` says what holds it"
             )
-        for batch in delivery.batches:
-            if not cut:
-                yield batch
-            elif (mask := batch.time_ticks <= np.uint64(int(upto))).any():
-                yield batch if mask.all() else batch.where(mask)
+        yield from delivery.batches

@@ -9,13 +9,15 @@ from math import isfinite
 from typing import Any, Final
 
 from sqlglot import TokenType
+from sqlglot.errors import SqlglotError
 
 from tidegate.errors import InvalidArgument
 from tidegate.tables.spark_sql import DIALECT, shorten
 
 Params = Sequence[Any] | Mapping[str, Any] | None
-_INT: Final = range(-(1 << 31), 1 << 31)
-_BIGINT: Final = range(-(1 << 63), 1 << 63)
+_INT_MAX: Final = (1 << 31) - 1
+_BIGINT_MAX: Final = (1 << 63) - 1
+_BEFORE_A_VALUE: Final = frozenset("(,=<>+-*/%|!&^~[")
 _ESCAPED: Final = str.maketrans({"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
 
@@ -33,21 +35,22 @@ def bind(sql: str, params: Params) -> str:
     parts: list[str] = []
     used: set[str] = set()
     count = done = 0
-    tokens = DIALECT.tokenize(sql)
+    try:
+        tokens = DIALECT.tokenize(sql)
+    except SqlglotError:
+        raise InvalidArgument(f"a quote or a comment is not closed in {shorten(sql)}") from None
     for index, token in enumerate(tokens):
         if named is None and token.token_type == TokenType.PLACEHOLDER:
             if count >= len(given):
                 raise InvalidArgument(f"{len(given)} values are given, and there are more `?` in {shorten(sql)}")
-            parts += (sql[done : token.start], literal(given[count], f"value {count + 1}"))
+            parts += (sql[done : token.start], " ", literal(given[count], f"value {count + 1}"), " ")
             done = token.end + 1
             count += 1
-        elif named is not None and token.token_type == TokenType.COLON and index + 1 < len(tokens):
+        elif named is not None and token.token_type == TokenType.COLON and _begins_value(sql, tokens, index):
             name = tokens[index + 1]
-            if name.start != token.end + 1 or name.text not in named:
-                if name.start == token.end + 1 and name.text.isidentifier() and _begins(tokens, index):
-                    raise InvalidArgument(f"no value is given for :{name.text} in {shorten(sql)}")
-                continue
-            parts += (sql[done : token.start], literal(named[name.text], f"value {name.text!r}"))
+            if name.text not in named:
+                raise InvalidArgument(f"no value is given for :{name.text} in {shorten(sql)}")
+            parts += (sql[done : token.start], " ", literal(named[name.text], f"value {name.text!r}"), " ")
             done = name.end + 1
             used.add(name.text)
     if named is None and count < len(given):
@@ -57,27 +60,37 @@ def bind(sql: str, params: Params) -> str:
     return "".join([*parts, sql[done:]])
 
 
-def _begins(tokens: Sequence[Any], index: int) -> bool:
-    """Whether a colon begins a value: behind a name it would look into a JSON text."""
-    return index == 0 or tokens[index - 1].end + 1 != tokens[index].start
+def _begins_value(sql: str, tokens: Sequence[Any], index: int) -> bool:
+    """Whether a colon begins `:name`: behind a name it looks into a JSON text, or gives a field its type."""
+    colon = tokens[index]
+    if index + 1 >= len(tokens) or tokens[index + 1].start != colon.end + 1:
+        return False
+    before = sql[colon.start - 1] if colon.start else " "
+    return tokens[index + 1].text.isidentifier() and (before.isspace() or before in _BEFORE_A_VALUE)
 
 
 def literal(value: Any, what: str = "the value") -> str:
     """A value as Spark SQL writes it. Raises: `InvalidArgument`."""
+    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+        value = value.item()
     match value:
         case None:
             return "NULL"
         case bool():
             return "TRUE" if value else "FALSE"
         case int():
-            if value not in _BIGINT:
-                raise InvalidArgument(f"{what} is {value}, beyond BIGINT; give a Decimal")
-            if value == _BIGINT.start:
-                return f"(-{_BIGINT.stop - 1}L - 1)"
-            text = str(value) if value in _INT and value != _INT.start else f"{value}L"
-            return text if value >= 0 else f"({text})"
+            number = int(value)
+            if not -_BIGINT_MAX - 1 <= number <= _BIGINT_MAX:
+                raise InvalidArgument(f"{what} is {number}, beyond BIGINT; give a Decimal")
+            if number == -_BIGINT_MAX - 1:
+                return f"(-{_BIGINT_MAX}L - 1)"
+            if number == -_INT_MAX - 1:
+                return f"CAST({number}L AS INT)"
+            text = str(number) if -_INT_MAX <= number <= _INT_MAX else f"{number}L"
+            return text if number >= 0 else f"({text})"
         case float():
-            return f"CAST('{value!r}' AS DOUBLE)" if isfinite(value) else f"CAST('{_special(value)}' AS DOUBLE)"
+            number_text = float.__repr__(value) if isfinite(value) else _special(value)
+            return f"CAST('{number_text}' AS DOUBLE)"
         case Decimal():
             if not value.is_finite():
                 raise InvalidArgument(f"{what} is {value}, which DECIMAL does not have")
@@ -88,13 +101,17 @@ def literal(value: Any, what: str = "the value") -> str:
                 raise InvalidArgument(f"{what} has {precision} digits, and DECIMAL at most 38")
             return f"CAST('{value:f}' AS DECIMAL({precision}, {scale}))"
         case str():
-            return f"'{value.translate(_ESCAPED)}'"
+            return f"'{str(value).translate(_ESCAPED)}'"
         case bytes() | bytearray():
             return f"X'{bytes(value).hex()}'"
         case datetime():
             if value.tzinfo is None:
                 return f"TIMESTAMP_NTZ '{value.isoformat(' ')}'"
-            return f"TIMESTAMP '{value.astimezone(UTC).replace(tzinfo=None).isoformat(' ')}'"
+            try:
+                utc = value.astimezone(UTC).replace(tzinfo=None)
+            except OverflowError:
+                raise InvalidArgument(f"{what} is {value}, which UTC does not have") from None
+            return f"TIMESTAMP '{utc.isoformat(' ')}'"
         case date():
             return f"DATE '{value.isoformat()}'"
         case list() | tuple():

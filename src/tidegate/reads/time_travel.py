@@ -33,10 +33,15 @@ def take_times(tree: exp.Expr) -> dict[str, AsOf]:
     Raises: `InvalidArgument` for a time that is no constant.
     """
     found: dict[str, AsOf] = {}
+    ctes = {each.alias.casefold() for each in tree.find_all(exp.CTE)}
     for table in list(tree.find_all(exp.Table)):
         version = table.args.get("version")
         if version is None:
             continue
+        if table.name.casefold() in ctes:
+            raise InvalidArgument(
+                f"{table.name!r} is a part of the query, which has no past; name a table's time inside of it"
+            )
         as_of = _as_of(table.name, version)
         name = f"{table.name} @{as_of.checkpoint if as_of.timestamp is None else int(as_of.timestamp)}"
         found[name] = as_of

@@ -7,7 +7,7 @@ holds it returns to the files. In any other process it follows the files as far 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _POLL_MIN_S: Final = 0.001
 _POLL_MAX_S: Final = 0.02
+_TOGETHER_BYTES: Final = 4 << 20
+"""What several ticks cover is delivered with the last of them up to this size."""
 _LOOK_AGAIN: Final = 100
 
 
@@ -339,17 +341,21 @@ class ChannelReader:
             self._writer, self.tailing = None, False
             return None
         if entries:
-            entry = entries[0]
-            batches = tuple(self._decode(entry))
-            self.tick = entry.tick
-            return Delivery(batches, entry.tick)
+            # Ticks that came since the last time are as good as one: many small batches become few.
+            together, nbytes = 1, entries[0].nbytes
+            while together < len(entries) and nbytes + entries[together].nbytes <= _TOGETHER_BYTES:
+                nbytes += entries[together].nbytes
+                together += 1
+            batches = tuple(self._decode(entries[:together]))
+            self.tick = entries[together - 1].tick
+            return Delivery(batches, self.tick)
         if int(latest.time_tick) > self.after:
             self.tick = latest
             return Delivery((), latest)
         return None
 
-    def _decode(self, entry: Ticked) -> Iterator[Batch]:
-        for batch in decode_blocks(encoded.view() for encoded in entry.blocks):
+    def _decode(self, entries: Sequence[Ticked]) -> Iterator[Batch]:
+        for batch in decode_blocks(encoded.view() for entry in entries for encoded in entry.blocks):
             wanted = self._filter(batch)
             if wanted is not None and self._start_position > NO_POSITION:
                 mask = wanted.positions >= self._start_position

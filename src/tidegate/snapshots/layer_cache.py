@@ -19,7 +19,9 @@ from tidegate.tables.schema import Table, TableSchema
 
 ROWS_MAX: Final = 200_000
 """Layers of more rows than that together are left to DuckDB."""
-BYTES_MAX: Final = 128 << 20
+BYTES_MAX: Final = 64 << 20
+"""Of files that were read, and as much of what was made of them; files of an eighth of it together are kept."""
+_MERGED: Final = 16
 
 Read = Callable[[Table, TableSchema, Sequence[FileEntry]], pa.Table]
 """Reads layers with all columns of a schema, and the system's."""
@@ -35,12 +37,15 @@ class LayerCache:
         self._bytes_max = bytes_max
         self._files: OrderedDict[tuple[str, int], pa.Table] = OrderedDict()
         self._merged: OrderedDict[_Key, pa.Table] = OrderedDict()
-        self._nbytes = 0
+        self._nbytes = self._merged_bytes = 0
         self._lock = Lock()
 
     def changes(self, table: Table, schema: TableSchema, layers: Sequence[FileEntry]) -> pa.Table | None:
         """The newest change of each key in some layers; None when they are too large to be kept."""
-        if sum(each.rows for each in layers) > self._rows_max:
+        if (
+            sum(each.rows for each in layers) > self._rows_max
+            or sum(each.bytes for each in layers) > self._bytes_max // 8
+        ):
             return None
         key = table.id, schema.version, tuple(each.path for each in layers)
         with self._lock:
@@ -48,9 +53,11 @@ class LayerCache:
             if found is None:
                 parts = [self._file(table, schema, each) for each in layers]
                 found = net(pa.concat_tables(parts), [each.name for each in schema.key_columns]).combine_chunks()
+                # Of each table the newest, mostly: an older one is read by whoever was overtaken.
                 self._merged[key] = found
-                while len(self._merged) > 16:
-                    self._merged.popitem(last=False)
+                self._merged_bytes += found.nbytes
+                while len(self._merged) > 1 and (self._merged_bytes > self._bytes_max or len(self._merged) > _MERGED):
+                    self._merged_bytes -= self._merged.popitem(last=False)[1].nbytes
             else:
                 self._merged.move_to_end(key)
         return found

@@ -38,6 +38,8 @@ class Pins:
         self._ttl_ms = ttl_ms
         self._lease: Lease | None = None
         self._counts: dict[int, int] = {}
+        self.generation = 0
+        """Counts how often all pins were lost."""
         self._lock = Lock()
 
     def pin(self, checkpoint: int) -> None:
@@ -58,9 +60,11 @@ class Pins:
                     )
             self._counts[checkpoint] = self._counts.get(checkpoint, 0) + 1
 
-    def unpin(self, checkpoint: int) -> None:
-        """Take back one `pin`."""
+    def unpin(self, checkpoint: int, generation: int | None = None) -> None:
+        """Take back one `pin`; no effect when that was of another `generation`, and is lost."""
         with self._lock:
+            if generation is not None and generation != self.generation:
+                return
             left = self._counts.get(checkpoint, 0) - 1
             if left > 0:
                 self._counts[checkpoint] = left
@@ -87,6 +91,7 @@ class Pins:
                 lost = sorted(self._counts)
                 self._lease = None
                 self._counts.clear()
+                self.generation += 1
                 if lost:
                     raise LeaseLost(
                         f"the pins on checkpoints {', '.join(map(str, lost))} ended: {self._owner!r} did not renew them"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -41,7 +42,9 @@ class Duck:
         self._connection.execute("SET parquet_metadata_cache = true")
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
-        self._directory.parent.mkdir(exist_ok=True)
+        # Garbage collection removes one that nobody has touched for long.
+        self._directory.mkdir(parents=True, exist_ok=True)
+        os.utime(self._directory)
         return self._connection.cursor()
 
     def close(self) -> None:

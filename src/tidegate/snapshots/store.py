@@ -10,7 +10,7 @@ Ordering: every file a manifest names is durable before the manifest is, and tha
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +40,8 @@ class SnapshotStore:
         self.root = root.absolute()
         self.metadata = metadata
         self._manifests: OrderedDict[str, Manifest] = OrderedDict()
+        self._seen: deque[Pointer] = deque(maxlen=CACHED_MANIFESTS)
+        """The last pointers that were read here: some moved on without a manifest of their own."""
         self._lock = Lock()
         make_directory(self.root / "manifests")
         make_directory(self.root / "tables")
@@ -49,7 +51,13 @@ class SnapshotStore:
     def pointer(self) -> Pointer:
         """The newest checkpoint; number 0 while there is none."""
         found = self.metadata.get(POINTER_KEY)
-        return Pointer() if found is None else Pointer.decode(found.value, found.version)
+        if found is None:
+            return Pointer()
+        pointer = Pointer.decode(found.value, found.version)
+        with self._lock:
+            if not self._seen or self._seen[-1].version < pointer.version:
+                self._seen.append(pointer)
+        return pointer
 
     def manifest(self, pointer: Pointer | None = None) -> Manifest:
         """What a checkpoint consists of: the newest, or the one of `pointer`, which gives its epoch and timestamp.
@@ -125,10 +133,14 @@ class SnapshotStore:
         pointer = self.pointer()
         if timestamp >= pointer.timestamp:
             return self.manifest(pointer)
+        floor = self.floor().lowest
+        with self._lock:
+            seen = [each for each in self._seen if each.timestamp <= timestamp and each.checkpoint >= max(floor, 1)]
+        if seen:
+            return self.manifest(seen[-1])
         if (found := self._just_before(pointer, timestamp)) is not None:
             return found
         committed, _ = self.history(pointer)
-        floor = self.floor().lowest
         for each in reversed(committed):
             if each.timestamp <= timestamp:
                 if each.checkpoint < floor:

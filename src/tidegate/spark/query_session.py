@@ -27,6 +27,8 @@ _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.caseSensitive": "false",
+    # Else ${...} inside a text would be replaced before the query is parsed.
+    "spark.sql.variable.substitute": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # See `spark.source`: filters would be applied to other uses of the same table too.
     "spark.sql.python.filterPushdown.enabled": "false",
