@@ -118,7 +118,12 @@ class Acknowledgements:
         _drop_passed(shard, id)
 
     def set_pending(self, txn: bytes, ids: Iterable[MessageId]) -> None:
+        ids = list(ids)
         held = self._by_txn.setdefault(txn, set())
+        if ids and self._is_new(ids):
+            self._shard(ids[0][0]).pending.update(dict.fromkeys(ids, (txn,)))
+            held.update(ids)
+            return
         for id in ids:
             shard = self._shards.get(id[0]) or self._shard(id[0])
             holders = shard.pending.get(id, ())
@@ -137,11 +142,17 @@ class Acknowledgements:
 
     def release(self, txn: bytes) -> None:
         """Nothing is pending for the transaction any more, and nothing of it acknowledged."""
-        for id in self._by_txn.pop(txn, ()):
+        ids = self._by_txn.pop(txn, ())
+        for shard in self._shards.values():
+            if ids and len(shard.pending) == len(ids) and shard.pending.keys() == ids:
+                # Mostly one transaction at a time holds something, and nobody before it.
+                shard.pending = {id: _without(held, txn) for id, held in shard.pending.items() if len(held) > 1}
+                ids = ()
+        for id in ids:
             pending = self._shards[id.shard].pending
             holders = pending.pop(id)
             if len(holders) > 1:
-                pending[id] = tuple([each for each in holders if each != txn])
+                pending[id] = _without(holders, txn)
         for shard in self._shards.values():
             shard.cumulative.pop(txn, None)
 
@@ -288,6 +299,13 @@ class Acknowledgements:
 
     # -- parts -------------------------------------------------------------------------------------------------------
 
+    def _is_new(self, ids: Sequence[MessageId]) -> bool:
+        """Whether nothing is known of messages of one shard, seen at a glance."""
+        shard = self._shard(ids[0][0])
+        if shard.pending or shard.single or shard.firsts or any(id[0] != ids[0][0] for id in ids):
+            return False
+        return shard.mark is None or min(ids) > shard.mark
+
     def _shard(self, number: int) -> _Shard:
         shard = self._shards.get(number)
         if shard is None:
@@ -311,6 +329,10 @@ class Acknowledgements:
         if shard.firsts and shard.firsts[0] <= shard.mark:
             shard.mark = shard.lasts.pop(0)
             del shard.firsts[0]
+
+
+def _without(holders: tuple[bytes, ...], txn: bytes) -> tuple[bytes, ...]:
+    return tuple([each for each in holders if each != txn])
 
 
 def _drop_passed(shard: _Shard, mark: MessageId) -> None:

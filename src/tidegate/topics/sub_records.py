@@ -85,6 +85,12 @@ def pending(txn: bytes, ids: Sequence[MessageId]) -> bytes:
     return _HEAD.pack(VERSION, Kind.PENDING) + check_txn(txn) + _pack_ids(ids)
 
 
+def pending_and_ack(txn: bytes, ids: Sequence[MessageId]) -> tuple[bytes, bytes]:
+    """`pending` and `ack` of the same ids."""
+    packed = _pack_ids(ids)
+    return _HEAD.pack(VERSION, Kind.PENDING) + check_txn(txn) + packed, _HEAD.pack(VERSION, Kind.ACK) + packed
+
+
 def pending_cumulative(txn: bytes, ids: Sequence[MessageId]) -> bytes:
     return _HEAD.pack(VERSION, Kind.PENDING_CUMULATIVE) + check_txn(txn) + _pack_ids(ids)
 

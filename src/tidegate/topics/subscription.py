@@ -66,11 +66,15 @@ class Subscription(Delivery):
         found = self._find(ids, txn)
         held = self._txns.setdefault(txn, {})
         for entry in found:
-            self._hold(entry)
+            holder = entry.consumer
+            if holder is not None and entry.state == DELIVERED:
+                holder.unacked -= 1
+            entry.state = PENDING
             entry.txn = txn
             held[entry.id] = entry
         done = tuple([each.id for each in found])
-        return Change(records.pending(txn, done), done, txn, records.ack(done), entries=found)
+        pending, ack = records.pending_and_ack(txn, done)
+        return Change(pending, done, txn, ack, entries=found)
 
     def ack_cumulative(self, consumer: str | None, id: MessageId) -> Change:
         """Acknowledge everything in the message's shard up to it.
