@@ -10,7 +10,6 @@ SELECT levenshtein('kitten', 'sitting')
 SELECT soundex('Robert')
 SELECT 'a' 'b'
 SELECT trim(BOTH 'x' FROM 'xax')
-SELECT char(65), ucase('a'), lcase('B')
 SELECT 'foobar' RLIKE 'foo(?=bar)'
 SELECT regexp_replace('abc', 'x*', '-')
 SELECT regexp_extract_all('a1b2', '([0-9])')

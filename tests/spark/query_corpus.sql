@@ -208,7 +208,7 @@ SELECT levenshtein('kitten', 'sitting')
 SELECT soundex('Robert')
 SELECT 'a' 'b'
 SELECT trim(BOTH 'x' FROM 'xax')
-SELECT char(65), ucase('a'), lcase('B')
+SELECT char(65), chr(322), chr(-1), length(chr(256)), chr(NULL), ucase('a'), lcase('B')
 
 -- regular expressions
 SELECT s RLIKE '^h.*o$', s RLIKE 'l+', regexp_like(s, '[A-Z]') FROM words

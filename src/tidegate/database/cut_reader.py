@@ -15,6 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import duckdb
 import pyarrow as pa
+import sqlglot
+from sqlglot.errors import SqlglotError
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.keeping import Keeper
@@ -29,12 +31,15 @@ from tidegate.snapshots.reader import BATCH_ROWS, Duck, SnapshotReader
 from tidegate.snapshots.store import SnapshotStore
 from tidegate.tables.changes import changes_of, net
 from tidegate.tables.schema import OP, Table
+from tidegate.tables.spark_sql import DIALECT
 
 _IDLE_MAX: Final = 8
 _MEMORY: Final = "1GB"
 _TRANSLATED_MAX: Final = 512
 _INSIST_S: Final = 0.05
 _CLOSE_S: Final = 10.0
+_UNTYPED: Final = ("the function array of ()", "the function map of ()", "a struct with such fields")
+"""Constants that get their types from where they go."""
 
 
 class TableAt(NamedTuple):
@@ -182,6 +187,23 @@ class CutReader:
         """
         with self._answering(sql, tables, own, given, timeout_s, cancel) as (found, translated):
             return as_spark(found.to_arrow_table(), translated)
+
+    def constants(self, sql: str) -> pa.Table:
+        """The rows of VALUES, which read no table. What has no type by itself, as `array()`, gets that of its column.
+
+        Raises: `InvalidArgument`.
+        """
+        try:
+            return self.query(sql, {})
+        except NeedsSpark as needs:
+            if not needs.reason.startswith(_UNTYPED):
+                raise InvalidArgument(f"{shown(sql)} cannot be computed as Spark would: {needs.reason}") from needs
+        try:
+            (translated,) = sqlglot.transpile(sql, read=DIALECT, write="duckdb")
+            with self._session(False) as session:
+                return session.cursor.sql(translated).to_arrow_table()
+        except (SqlglotError, duckdb.Error) as error:
+            raise InvalidArgument(f"{shown(sql)}: {str(error).strip().splitlines()[0]}") from error
 
     @contextmanager
     def stream(

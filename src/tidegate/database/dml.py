@@ -121,7 +121,7 @@ def _values(database: Database, statement: Insert) -> Any:
     query: exp.Query = selects[0]
     for each in selects[1:]:
         query = exp.union(query, each, distinct=False)
-    return _answer(database, query.sql(DIALECT), {})
+    return database.cut_reader.constants(query.sql(DIALECT))
 
 
 def _selected(database: Database, txn: Transaction, taker: RowTaker, statement: Insert) -> pa.Table:

@@ -208,6 +208,13 @@ def _sha2(args: Sequence[Typed]) -> Result:
     return f"sha256({string(args[0])})", STRING
 
 
+@function("chr", "char")
+def _chr(args: Sequence[Typed]) -> Result:
+    check(args, 1)
+    number = integer(args[0])
+    return f"CASE WHEN {number} < 0 THEN '' ELSE chr(CAST({number} & 255 AS INTEGER)) END", STRING
+
+
 @function("ascii")
 def _ascii(args: Sequence[Typed]) -> Result:
     check(args, 1)

@@ -170,7 +170,9 @@ class TestPrint:
 
     def test_starts_at_a_position(self, small: Path) -> None:
         found = lines_of(run("log", "print", small, "orders", "--from", "12", "--json"))
-        assert [each["position"] for each in found][:2] == [12, 13]
+        every = lines_of(run("log", "print", small, "orders", "--json"))
+        # A tick may have taken a place of its own in between.
+        assert found == [each for each in every if each["position"] >= 12] and found[0]["position"] in (12, 13)
 
     def test_starts_at_a_time_and_includes_it(self, small: Path) -> None:
         every = lines_of(run("log", "print", small, "orders", "--json"))
