@@ -11,7 +11,7 @@ SELECT DATE '2020-02-29', TIMESTAMP '2020-02-29 12:34:56.789'
 SELECT 1 AS x, 2 AS `y z`, 'q' AS X2
 SELECT 'it''s'
 SELECT NULL AS n, CAST(NULL AS INT) AS i
-SELECT X'1F', X'00ff', X'' = X'', hex(X'0a')
+SELECT X'1F', X'00ff', X'' = X''
 
 -- columns and names
 SELECT * FROM nums
