@@ -83,6 +83,14 @@ def test_answers_are_those_of_duckdb_with_the_same_names_and_types(spark: SparkS
         assert shown(ask(db, query, tables=tables), subject, query) == shown(expected, subject, query), query
 
 
+def test_db_query_goes_on_to_spark_and_no_text_of_a_value_is_replaced_there(spark: SparkSession, db: Database) -> None:
+    """Spark would put ${env:HOME} in before it parses the query."""
+    text = "${env:HOME} ${spark.app.name}"
+    found = db.query("SELECT ? AS x, hash(1) IS NOT NULL AS h", params=[text])
+    assert found.engine == "spark" and found.rows() == [{"x": text, "h": True}]
+    assert db.query("SELECT ? AS x", params=[text], engine="spark").rows() == [{"x": text}]
+
+
 def test_each_table_is_at_its_own_cut_under_any_name(spark: SparkSession, db: Database) -> None:
     """Time travel reads a table twice, under names that are no words of SQL."""
     db.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
