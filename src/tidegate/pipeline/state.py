@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import asdict
 from pathlib import Path
 from threading import Condition, Event, RLock, Thread
@@ -18,7 +19,7 @@ from tidegate.snapshots.manifest import FileEntry, Pointer
 from tidegate.snapshots.store import SnapshotStore
 
 
-class PipelineState:
+class PipelineState(ABC):
     """Everything under one lock; `Pipeline` changes it."""
 
     def __init__(self, engine: Owner) -> None:
@@ -116,9 +117,9 @@ class PipelineState:
             return self._is_dirty or (machines is not None and machines.epochs.uncommitted > 0)
 
     @property
+    @abstractmethod
     def has_worker(self) -> bool:
         """Whether somebody can be started who folds."""
-        raise NotImplementedError
 
     def status(self) -> dict[str, Any]:
         """The pipeline as data: how far it is, and what holds it up."""

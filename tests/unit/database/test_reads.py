@@ -104,12 +104,18 @@ class TestLevels:
         assert found.timestamp > now and ids(found) == [1]
 
     def test_bounded_takes_the_checkpoint_when_that_is_fresh_enough(self, shop, db):
+        # A bound from before the owner was there has at least all of the millisecond in which it opened.
+        log, opened = shop.owner.engine.log, shop.owner.engine.reads._time._upto
+        eventually(lambda: log.allocate(1) > opened)
         shop.owner.insert("t", [(1, "a")])
         flushed = shop.owner.flush()
-        shop.owner.insert("t", [(2, "b")])
+        second = shop.owner.insert("t", [(2, "b")]).timestamp
+        pipeline = shop.owner.engine.pipeline
+        before = pipeline.service_time
         found = db.query(ALL, "bounded", staleness=3600.0)
-        # Fresher than asked for while the owner's Timestamps are ahead of its clock.
-        assert ids(found)[:1] == [1] and flushed <= found.timestamp and found.waited_ms < 1000
+        # That of CREATE TABLE's own barrier may come late, and hold the second row too.
+        assert found.timestamp in (before, pipeline.service_time) and found.timestamp >= flushed
+        assert ids(found) == ([1] if found.timestamp < second else [1, 2])
 
     def test_no_level_is_older_than_the_last_change_of_its_tables(self, shop, db):
         """Issue 5; time-log section 10: guarantee = max(guarantee, the collection's update timestamp)."""
@@ -244,7 +250,7 @@ class TestSnapshots:
 class TestTimeTravel:
     def test_a_table_as_of_a_time_or_a_checkpoint(self, shop, db):
         """Issue 5: FOR TIMESTAMP AS OF, VERSION AS OF, for every checkpoint kept."""
-        versions = []
+        versions, store = [], shop.owner.engine.pipeline.store
         for number in range(4):
             shop.owner.insert("t", [(number, "x")])
             flushed = shop.owner.flush()
@@ -258,7 +264,9 @@ class TestTimeTravel:
                 f"FOR SYSTEM_TIME AS OF '{at}'",
             ):
                 found = db.query(f"SELECT count(*) AS n FROM t {text}")
-                assert found.rows() == [{"n": count}] and found.timestamp <= at, text
+                # A checkpoint of nothing new moves the time and not the number.
+                exact = at if "VERSION" not in text else store.checkpoint(version).timestamp
+                assert found.rows() == [{"n": count}] and found.timestamp == exact <= at, text
         (first, _, _), (last, _, _) = versions[0], versions[-1]
         joined = f"SELECT count(*) AS n FROM t JOIN t VERSION AS OF {first} AS old ON t.id = old.id"
         assert db.query(joined, "strong").rows() == [{"n": 1}]
@@ -318,7 +326,7 @@ class TestWaiting:
         writer = shop.owner.engine.log.channel("data-0", create=False)
         held = writer.reserve(["table/1.t/0"], count=1, size=1, timeout_s=1.0)
         try:
-            time.sleep(0.15)
+            eventually(lambda: shop.owner.engine.log.allocate(1).ms_since(held.time_tick) > 100)
             began = time.monotonic()
             with pytest.raises(errors.Stalled, match="`max_lag`") as caught:
                 db.query(ALL, "strong", max_lag=0.05)
