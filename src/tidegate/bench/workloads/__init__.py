@@ -1,0 +1,1 @@
+"""Data, changes and queries that views and reads are proved and measured with: TPC-H and Nexmark."""
