@@ -21,13 +21,15 @@ MAY_IMPORT = {
 }
 MAY_IMPORT["barrier"] = {"errors", "clock", "log", "barrier"}
 MAY_IMPORT["reads"] = {"errors", "clock", "tables", "catalog", "reads"}
+MAY_IMPORT["views"] = {"errors", "clock", "tables", "reads", "views"}
 MAY_IMPORT["snapshots"] = {"errors", "clock", "ports", "tables", "snapshots"}
 MAY_IMPORT["pipeline"] = (
     MAY_IMPORT["runtime"] | MAY_IMPORT["catalog"] | MAY_IMPORT["barrier"] | MAY_IMPORT["snapshots"] | {"pipeline"}
 )
+MAY_IMPORT["pipeline"] |= MAY_IMPORT["views"]
 MAY_IMPORT["database"] = MAY_IMPORT["pipeline"] | {"reads", "database", "spark"}
 MAY_IMPORT["sim"] = MAY_IMPORT["database"] | {"sim"}
-PURE = ("clock", "log", "txn", "topics", "tables", "catalog", "barrier", "reads")
+PURE = ("clock", "log", "txn", "topics", "tables", "catalog", "barrier", "reads", "views")
 IMPURE_MODULES = {"time", "random", "os", "io", "socket", "subprocess", "sqlite3", "uuid", "secrets", "tempfile"}
 LONGEST = 500
 

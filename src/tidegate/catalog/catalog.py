@@ -1,16 +1,16 @@
-"""The catalog: which topics, subscriptions and tables exist, as a fold over the records of one virtual channel.
+"""The catalog: which topics, subscriptions, tables and views exist, as a fold over the records of one virtual channel.
 
     plan_create_topic(...) ──▶ record ── durable at a timestamp ──▶ apply(record, timestamp) ──▶ Change
 
 A plan checks and changes nothing; what it returns must be in the log before it is applied. Two plans may be made
 before either is in the log: the one that comes second and no longer fits is applied as nothing (`None`), here and in
 every replay, and whoever planned it plans again to learn why. Ids are given when a record is applied, and never twice.
-Topics and tables share their names and the row of ids.
+Topics, tables and views share their names, and with what views store the row of ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final, get_args
 
@@ -23,27 +23,31 @@ from tidegate.catalog.entries import (
     Subscription,
     SubscriptionCreated,
     SubscriptionDropped,
+    TableDropped,
     Topic,
     TopicCreated,
     TopicDropped,
 )
-from tidegate.catalog.names import check_name, check_shards, count, near
+from tidegate.catalog.lookup import Lookup
+from tidegate.catalog.names import check_name, check_shards, count
 from tidegate.catalog.table_fold import TABLES_MAX, TableFold
+from tidegate.catalog.view_fold import VIEWS_MAX, ViewFold, refuse_change
 from tidegate.clock.timestamp import Timestamp
-from tidegate.errors import InvalidArgument, InvariantBroken, LimitExceeded, NotFound
-from tidegate.tables.definition import COLUMNS_MAX, ColumnChange, ColumnDef
-from tidegate.tables.schema import Table
+from tidegate.errors import InvalidArgument, InvariantBroken, LimitExceeded
+from tidegate.tables.definition import COLUMNS_MAX, ColumnChange, ColumnDef, NodeDef
+from tidegate.tables.schema import Column, Table
 
 CATALOG_VCHANNEL: Final = "catalog"
 TOPICS_MAX: Final = 10_000
 SUBSCRIPTIONS_MAX: Final = 100_000
 
 
-class Catalog:
-    """Topics, subscriptions and tables by name.
+class Catalog(Lookup):
+    """Topics, subscriptions, tables and views by name.
 
-    Invariants: ids rise and are never reused; no topic and table have the same name; every subscription's topic and
-    dead-letter topic exist; the same records in the same order give the same catalog.
+    Invariants: ids rise and are never reused; no two topics, tables or views have the same name; every subscription's
+    topic and dead-letter topic exist; so does all that a view reads, with the columns it uses; the same records in the
+    same order give the same catalog.
     """
 
     def __init__(
@@ -52,69 +56,21 @@ class Catalog:
         topics_max: int = TOPICS_MAX,
         subscriptions_max: int = SUBSCRIPTIONS_MAX,
         tables_max: int = TABLES_MAX,
+        views_max: int = VIEWS_MAX,
         columns_max: int = COLUMNS_MAX,
     ) -> None:
+        super().__init__(
+            TableFold(tables_max=tables_max, columns_max=columns_max),
+            ViewFold(views_max=views_max, columns_max=columns_max),
+        )
         self.version = 0
         """How many records have changed it."""
         self.changed = Timestamp.ZERO
         """When it was last changed."""
         self._applied = Timestamp.ZERO
         self._next_id = 1
-        self._topics: dict[str, Topic] = {}
-        self._subscriptions: dict[tuple[str, str], Subscription] = {}
-        self._tables = TableFold(tables_max=tables_max, columns_max=columns_max)
         self._topics_max = topics_max
         self._subscriptions_max = subscriptions_max
-
-    # -- asking ----------------------------------------------------------------------------------------------
-
-    def topic(self, name: str) -> Topic:
-        """Raises: `NotFound`, with names that come near."""
-        topic = self._topics.get(name)
-        if topic is None:
-            raise NotFound(f"there is no topic {name!r}{near(name, self._topics)}")
-        return topic
-
-    def subscription(self, topic: str, name: str) -> Subscription:
-        """Raises: `NotFound`, with names that come near."""
-        self.topic(topic)
-        found = self._subscriptions.get((topic, name))
-        if found is None:
-            names = [each.name for each in self.subscriptions(topic)]
-            raise NotFound(f"topic {topic!r} has no subscription {name!r}{near(name, names)}")
-        return found
-
-    def topics(self) -> tuple[Topic, ...]:
-        """All of them, by name."""
-        return tuple(topic for _, topic in sorted(self._topics.items()))
-
-    def subscriptions(self, topic: str | None = None) -> tuple[Subscription, ...]:
-        """All of them or those of one topic, by topic and name. Raises: `NotFound` for an unknown topic."""
-        if topic is not None:
-            self.topic(topic)
-        return tuple(each for _, each in sorted(self._subscriptions.items()) if topic in (None, each.topic))
-
-    def table(self, name: str) -> Table:
-        """Raises: `NotFound`, with names that come near."""
-        if name in self._topics:
-            raise NotFound(f"{name!r} is a topic, not a table")
-        return self._tables.table(name)
-
-    def table_by_id(self, id: int) -> Table:
-        """Also a dropped one, while it is remembered. Raises: `NotFound`."""
-        return self._tables.by_id(id)
-
-    def tables(self) -> tuple[Table, ...]:
-        """Those that are there, by name."""
-        return self._tables.tables()
-
-    def tables_at(self, timestamp: Timestamp) -> tuple[Table, ...]:
-        """Those that a cut at this time shows, by name; since dropped ones too, while they are remembered."""
-        return self._tables.at(timestamp)
-
-    def tables_changed(self, names: Sequence[str]) -> Timestamp:
-        """When one of the tables that have, or had, these names was last created, altered or dropped."""
-        return self._tables.changed(names)
 
     # -- planning --------------------------------------------------------------------------------------------
 
@@ -127,7 +83,7 @@ class Catalog:
         """
         check_name("topic", name)
         check_shards("topic", name, shards)
-        self._check_free(name, self._tables.get(name), "table")
+        self._check_free(name, "table", "view")
         there = self._topics.get(name)
         if there is not None:
             if if_not_exists:
@@ -223,7 +179,7 @@ class Catalog:
         taken, `LimitExceeded`.
         """
         check_name("table", name)
-        self._check_free(name, self._topics.get(name), "topic")
+        self._check_free(name, "topic", "view")
         return self._tables.plan_create(name, columns, key, shards=shards, options=options, if_not_exists=if_not_exists)
 
     def plan_alter_table(self, name: str, *changes: ColumnChange, if_exists: bool = False) -> bytes | None:
@@ -231,17 +187,87 @@ class Catalog:
 
         Raises: `NotFound` for an unknown table or column, `InvalidArgument` for a change that cannot be.
         """
-        return self._tables.plan_alter(name, changes, if_exists=if_exists)
+        return self._tables.plan_alter(name, changes, if_exists=if_exists, check=self._check_use)
 
-    def plan_drop_table(self, name: str, *, if_exists: bool = False) -> bytes | None:
-        """The record that drops a table; None when there is none and that is fine. Raises: `NotFound`."""
-        return self._tables.plan_drop(name, if_exists=if_exists)
+    def plan_drop_table(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> bytes | None:
+        """The record that drops a table; None when there is none and that is fine. With `cascade` it drops all views
+        that read it, at the same Timestamp.
 
-    def _check_free(self, name: str, there: Topic | Table | None, what: str) -> None:
-        if there is not None:
-            raise InvalidArgument(
-                f"{what} {name!r} exists since {there.created}; topics and tables share their names: take another one"
-            )
+        Raises: `NotFound`; `InvalidArgument` while views read it, with all their names.
+        """
+        if if_exists and self._tables.get(name) is None:
+            return None
+        table = self.table(name)
+        views = self._views.check_drop("table", name, table.id, f"DROP TABLE {name}", cascade=cascade)
+        facts = {"views": views} if views else {}
+        return records.write("drop_table", id=table.id, name=name, **facts)
+
+    def may_create_view(self, name: str, *, if_not_exists: bool = False) -> bool:
+        """Whether there is something to do; False when the view exists and that is fine.
+
+        Raises: `InvalidArgument` for a name that cannot be or is taken, `LimitExceeded`.
+        """
+        check_name("view", name)
+        self._check_free(name, "topic", "table")
+        return self._views.check_new(name, if_not_exists=if_not_exists)
+
+    def plan_create_view(
+        self,
+        name: str,
+        sql: str,
+        columns: Sequence[str],
+        nodes: Sequence[NodeDef],
+        inputs: Mapping[str, tuple[int, int]],
+        used: Mapping[str, Collection[str]],
+        *,
+        options: Options | None = None,
+        if_not_exists: bool = False,
+    ) -> bytes | None:
+        """The record that creates a view; None when it exists and that is fine.
+
+        `inputs` has the ids and schema versions of what the query reads, as it was looked at.
+        Raises: `InvalidArgument` for a name that is taken and for what cannot be a view; `Conflict` when an input has
+        changed since: look at the query again; `LimitExceeded`.
+        """
+        if not self.may_create_view(name, if_not_exists=if_not_exists):
+            return None
+        there = self._readable(inputs)
+        return self._views.plan_create(name, sql, columns, nodes, inputs, used, there=there, options=options)
+
+    def plan_drop_view(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> bytes | None:
+        """The record that drops a view, with `cascade` also all that read it; None when there is none and that is fine.
+
+        Raises: `NotFound`; `InvalidArgument` while other views read it, with all their names.
+        """
+        if not if_exists:
+            self.view(name)
+        return self._views.plan_drop(name, if_exists=if_exists, cascade=cascade)
+
+    def plan_resume_view(self, name: str) -> bytes:
+        """The record that has a view repaired, if it has failed by then. Raises: `NotFound`."""
+        return self._views.plan_resume(self.view(name).name)
+
+    def _readable(self, names: Collection[str]) -> dict[str, Table]:
+        """The tables, and the own nodes of the views, that have these names."""
+        views = {each: self._views.get(each) for each in names}
+        tables = {each: self._tables.get(each) if view is None else view.table for each, view in views.items()}
+        return {each: table for each, table in tables.items() if table is not None}
+
+    def _check_use(self, table: Table, columns: tuple[Column, ...]) -> None:
+        use = self._views.first_use(table, columns)
+        if use is not None:
+            raise refuse_change(table, *use)
+
+    def _check_free(self, name: str, *kinds: str) -> None:
+        of: dict[str, Mapping[str, Topic] | TableFold | ViewFold]
+        of = {"topic": self._topics, "table": self._tables, "view": self._views}
+        for what in kinds:
+            there = of[what].get(name)
+            if there is not None:
+                raise InvalidArgument(
+                    f"{what} {name!r} exists since {there.created}; topics, tables and views share their names: take"
+                    f" another one"
+                )
 
     def _check_dead_letters(self, about: str, topic: str, redeliveries: int | None, dead_letters: str | None) -> None:
         if redeliveries is not None and (type(redeliveries) is not int or redeliveries < 0):
@@ -280,9 +306,15 @@ class Catalog:
             case "create_table":
                 change = self._create_table(facts, timestamp)
             case "alter_table":
-                change = self._tables.alter(facts, timestamp)
+                change = self._tables.alter(facts, timestamp, self._is_unused)
             case "drop_table":
-                change = self._tables.drop(facts, timestamp)
+                change = self._drop_table(facts, timestamp)
+            case "create_view":
+                change = self._create_view(facts, timestamp)
+            case "drop_view":
+                change = self._views.drop(facts, timestamp)
+            case "resume_view":
+                change = self._views.resume(facts, timestamp)
             case _:
                 raise InvariantBroken(f"catalog: a record at {timestamp} says {what!r}, which means nothing here")
         if change is not None:
@@ -305,8 +337,26 @@ class Catalog:
         self._next_id += 1
         return created
 
+    def _drop_table(self, facts: dict[str, Any], timestamp: Timestamp) -> Change | None:
+        table = self._tables.get(facts["name"])
+        if table is None or table.id != facts["id"]:
+            return None
+        views = self._views.drop_dependants(table.id, facts.get("views", ()), timestamp)
+        return None if views is None else TableDropped(self._tables.drop(table, timestamp), views)
+
+    def _create_view(self, facts: dict[str, Any], timestamp: Timestamp) -> Change | None:
+        if self._is_taken(facts["name"]):
+            return None
+        created = self._views.create(facts, self._next_id, timestamp, self._readable(facts["inputs"]))
+        if created is not None:
+            self._next_id += len(created.view.nodes)
+        return created
+
+    def _is_unused(self, table: Table, after: tuple[Column, ...]) -> bool:
+        return self._views.first_use(table, after) is None
+
     def _is_taken(self, name: str) -> bool:
-        return name in self._topics or self._tables.get(name) is not None
+        return any(each.get(name) is not None for each in (self._topics, self._tables, self._views))
 
     def _drop_topic(self, facts: dict[str, Any]) -> Change | None:
         topic = self._topics.get(facts["name"])
@@ -342,11 +392,11 @@ class Catalog:
         return min(users, key=lambda each: (each.topic, each.name), default=None)
 
     def forget_dropped(self, before: Timestamp) -> tuple[Table, ...]:
-        """Forget the tables that no cut from `before` on shows, and say which.
+        """Forget the tables and views that no cut from `before` on shows; which tables, and what the views stored.
 
         Not in the log: after a replay the same call forgets them again.
         """
-        return self._tables.forget(before)
+        return (*self._tables.forget(before), *self._views.forget(before))
 
     # -- snapshots -------------------------------------------------------------------------------------------
 
@@ -361,6 +411,7 @@ class Catalog:
             topics=[asdict(each) for each in self.topics()],
             subscriptions=[asdict(each) for each in self.subscriptions()],
             tables=self._tables.facts(),
+            views=self._views.facts(),
         )
 
     @classmethod
@@ -380,5 +431,7 @@ class Catalog:
         for each in facts["subscriptions"]:
             subscription = Subscription.of(each)
             catalog._subscriptions[subscription.topic, subscription.name] = subscription
-        catalog._tables.load(facts.get("tables", ()))  # Snapshots from before there were tables have none.
+        # Snapshots from before there were tables, or views, have none.
+        catalog._tables.load(facts.get("tables", ()))
+        catalog._views.load(facts.get("views", ()))
         return catalog

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tidegate.catalog.views import View
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import InvalidArgument
 from tidegate.tables.schema import Table
@@ -104,11 +105,35 @@ class TableAltered:
 
 @dataclass(frozen=True, slots=True)
 class TableDropped:
-    """The table as it was, with the timestamp at which it was `dropped`."""
+    """The table as it was, with the timestamp at which it was `dropped`; and with it the `views` that read it."""
 
     table: Table
+    views: tuple[View, ...] = ()
+    """In the order of their ends: what reads comes before what is read."""
 
 
-Change = (
-    TopicCreated | TopicDropped | SubscriptionCreated | SubscriptionDropped | TableCreated | TableAltered | TableDropped
-)
+@dataclass(frozen=True, slots=True)
+class ViewCreated:
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class ViewDropped:
+    """The views as they were, with the timestamp at which all were `dropped`.
+
+    Invariant: what reads comes before what is read; the last is the one that was to be dropped.
+    """
+
+    views: tuple[View, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewResumed:
+    """The view is to be repaired if it had failed by the time it was `resumed`."""
+
+    view: View
+
+
+TableChange = TableCreated | TableAltered | TableDropped
+ViewChange = ViewCreated | ViewDropped | ViewResumed
+Change = TopicCreated | TopicDropped | SubscriptionCreated | SubscriptionDropped | TableChange | ViewChange

@@ -6,12 +6,12 @@ once accepted stays. A dropped table is remembered until `forget`, because cuts 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from tidegate.catalog import records
-from tidegate.catalog.entries import Options, TableAltered, TableCreated, TableDropped
+from tidegate.catalog.entries import Options, TableAltered, TableCreated
 from tidegate.catalog.names import check_shards, count, near
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import InvalidArgument, LimitExceeded, NotFound
@@ -22,6 +22,9 @@ from tidegate.tables.schema import Column, Table, TableSchema
 TABLES_MAX: Final = 10_000
 VERSIONS_MAX: Final = 1000
 """How many schemas a table can have had; each is kept for as long as the table is."""
+
+Check = Callable[[Table, tuple[Column, ...]], None]
+May = Callable[[Table, tuple[Column, ...]], bool]
 
 
 class TableFold:
@@ -52,11 +55,8 @@ class TableFold:
     def tables(self) -> tuple[Table, ...]:
         return tuple(table for _, table in sorted(self._by_name.items()))
 
-    def by_id(self, id: int) -> Table:
-        table = self._by_id.get(id)
-        if table is None:
-            raise NotFound(f"there is no table with the id {id}, or it was dropped and is no longer remembered")
-        return table
+    def by_id(self, id: int) -> Table | None:
+        return self._by_id.get(id)
 
     def at(self, timestamp: Timestamp) -> tuple[Table, ...]:
         there = (each for each in self._by_id.values() if each.existed(timestamp))
@@ -96,57 +96,55 @@ class TableFold:
         if len(self._by_name) >= self._tables_max:
             raise LimitExceeded("the number of tables", len(self._by_name) + 1, self._tables_max, "tables_max")
         return records.write(
-            "create_table", name=name, shards=shards, options=dict(options or {}), columns=_facts(made), key=ids
+            "create_table", name=name, shards=shards, options=dict(options or {}), columns=column_facts(made), key=ids
         )
 
-    def plan_alter(self, name: str, changes: Iterable[ColumnChange], *, if_exists: bool) -> bytes | None:
+    def plan_alter(self, name: str, changes: Iterable[ColumnChange], *, if_exists: bool, check: Check) -> bytes | None:
+        """`check` raises for a table and its next columns when somebody needs the ones it has."""
         if if_exists and name not in self._by_name:
             return None
         table = self.table(name)
         columns = alter(table, changes, columns_max=self._columns_max)
         if columns is None:
             return None
+        check(table, columns)
         if len(table.versions) >= VERSIONS_MAX:
             raise InvalidArgument(
                 f"table {name!r} has been altered {len(table.versions) - 1:,} times, which is as often as can be;"
                 f" create another table and copy the rows"
             )
         return records.write(
-            "alter_table", id=table.id, name=name, version=table.schema.version, columns=_facts(columns)
+            "alter_table", id=table.id, name=name, version=table.schema.version, columns=column_facts(columns)
         )
-
-    def plan_drop(self, name: str, *, if_exists: bool) -> bytes | None:
-        if if_exists and name not in self._by_name:
-            return None
-        return records.write("drop_table", id=self.table(name).id, name=name)
 
     # -- the fold --------------------------------------------------------------------------------------------
 
     def create(self, facts: dict[str, Any], id: int, timestamp: Timestamp) -> TableCreated:
         """The name must be free."""
-        schema = TableSchema(1, timestamp, _columns(facts["columns"]), tuple(facts["key"]))
+        schema = TableSchema(1, timestamp, columns_of(facts["columns"]), tuple(facts["key"]))
         table = Table(id, facts["name"], facts["shards"], timestamp, (schema,), options=facts["options"])
         self._by_name[table.name] = self._by_id[table.id] = table
         return TableCreated(table)
 
-    def alter(self, facts: dict[str, Any], timestamp: Timestamp) -> TableAltered | None:
-        """None when the table is not the one, or no longer at the version, that the change was planned for."""
+    def alter(self, facts: dict[str, Any], timestamp: Timestamp, may: May) -> TableAltered | None:
+        """None when the table is not the one, or no longer at the version, that the change was planned for, or when it
+        `may` not have these columns."""
         table = self._by_name.get(facts["name"])
         if table is None or table.id != facts["id"] or table.schema.version != facts["version"]:
             return None
-        schema = TableSchema(facts["version"] + 1, timestamp, _columns(facts["columns"]), table.schema.key)
+        schema = TableSchema(facts["version"] + 1, timestamp, columns_of(facts["columns"]), table.schema.key)
+        if not may(table, schema.columns):
+            return None
         table = replace(table, versions=(*table.versions, schema))
         self._by_name[table.name] = self._by_id[table.id] = table
         return TableAltered(table)
 
-    def drop(self, facts: dict[str, Any], timestamp: Timestamp) -> TableDropped | None:
-        table = self._by_name.get(facts["name"])
-        if table is None or table.id != facts["id"]:
-            return None
+    def drop(self, table: Table, timestamp: Timestamp) -> Table:
+        """A table that is there; as it was, with its end."""
         del self._by_name[table.name]
         table = replace(table, dropped=timestamp)
         self._by_id[table.id] = table
-        return TableDropped(table)
+        return table
 
     def forget(self, before: Timestamp) -> tuple[Table, ...]:
         gone = tuple(each for each in self._by_id.values() if each.dropped is not None and each.dropped <= before)
@@ -179,7 +177,7 @@ def table_facts(table: Table) -> dict[str, Any]:
         "dropped": table.dropped,
         "options": dict(table.options),
         "key": table.schema.key,
-        "versions": [{"since": one.since, "columns": _facts(one.columns)} for one in table.versions],
+        "versions": [{"since": one.since, "columns": column_facts(one.columns)} for one in table.versions],
     }
 
 
@@ -187,7 +185,7 @@ def table_of(facts: dict[str, Any]) -> Table:
     """The table that `table_facts` was given."""
     key = tuple(facts["key"])
     versions = tuple(
-        TableSchema(number, Timestamp(one["since"]), _columns(one["columns"]), key)
+        TableSchema(number, Timestamp(one["since"]), columns_of(one["columns"]), key)
         for number, one in enumerate(facts["versions"], 1)
     )
     dropped = None if facts["dropped"] is None else Timestamp(facts["dropped"])
@@ -202,9 +200,11 @@ def table_of(facts: dict[str, Any]) -> Table:
     )
 
 
-def _facts(columns: Iterable[Column]) -> list[list[Any]]:
+def column_facts(columns: Iterable[Column]) -> list[list[Any]]:
+    """Columns as plain data, types as Spark SQL; `columns_of` makes them columns again."""
     return [[each.id, each.name, to_sql(each.type), each.nullable] for each in columns]
 
 
-def _columns(facts: Iterable[list[Any]]) -> tuple[Column, ...]:
+def columns_of(facts: Iterable[list[Any]]) -> tuple[Column, ...]:
+    """The columns that `column_facts` was given."""
     return tuple(Column(id, name, from_sql(type), nullable) for id, name, type, nullable in facts)

@@ -1,6 +1,7 @@
 """How a table's columns come to be and change: what is asked for, checked against the rules, as the next columns.
 
     define(name, columns, key)  ──▶ columns with their ids, ids of the key
+    define_node(view, node)     ──▶ the same for what a view stores, whose key may be NULL
     alter(table, changes)       ──▶ the columns after them; None when nothing is to do
 
 Pure functions: the catalog plans with them and, when the record is in the log, folds with them.
@@ -8,7 +9,7 @@ Pure functions: the catalog plans with them and, when the record is in the log, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, assert_never
@@ -30,6 +31,24 @@ class ColumnDef:
     name: str
     type: pa.DataType
     nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDef:
+    """What a view stores for one part of its query: rows with a key, like a table's.
+
+    Invariant: of `columns` the last `hidden` are the view's own business: keys and accumulators, named with `_`.
+    Key columns are nullable where their definition says so, and NULL equals NULL, NaN equals NaN, -0.0 equals 0.0.
+    """
+
+    columns: tuple[ColumnDef, ...]
+    key: tuple[str, ...]
+    """Names of columns; none if rows are only ever added."""
+    hidden: int = 0
+
+    @property
+    def visible(self) -> tuple[ColumnDef, ...]:
+        return self.columns[: len(self.columns) - self.hidden]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +87,60 @@ def define(
 
     Raises: `InvalidArgument` for what cannot be a table; `LimitExceeded`.
     """
+    made, ids = _define(f"table {table!r}", columns, key, columns_max=columns_max, key_types=KEY_TYPES, may=may_be_key)
+    marked = (replace(each, nullable=each.nullable and each.id not in ids) for each in made)
+    return tuple(marked), ids
+
+
+def define_node(
+    view: str, node: NodeDef, *, columns_max: int = COLUMNS_MAX
+) -> tuple[tuple[Column, ...], tuple[int, ...]]:
+    """As `define`, for what a view stores.
+
+    Raises: `InvalidArgument` for what cannot be a node; `LimitExceeded`.
+    """
+    about = f"view {view!r}"
+    if not 0 <= node.hidden <= len(node.columns):
+        raise InvalidArgument(f"{about}: of {len(node.columns)} columns {node.hidden} cannot be hidden")
+    types = f"{KEY_TYPES}, FLOAT and DOUBLE"
+    return _define(about, node.columns, node.key, columns_max=columns_max, key_types=types, may=_may_be_node_key)
+
+
+def _may_be_node_key(type: pa.DataType) -> bool:
+    """Floats too: whatever compares a node's keys takes NaN for equal to itself."""
+    return not pa.types.is_nested(type)
+
+
+def _define(
+    about: str,
+    columns: Sequence[ColumnDef],
+    key: Sequence[str],
+    *,
+    columns_max: int,
+    key_types: str,
+    may: Callable[[pa.DataType], bool],
+) -> tuple[tuple[Column, ...], tuple[int, ...]]:
     if not columns:
-        raise InvalidArgument(f"table {table!r} has no columns; it needs at least one")
-    _check_count(table, len(columns), columns_max)
+        raise InvalidArgument(f"{about} has no columns; it needs at least one")
+    _check_count(about, len(columns), columns_max)
     made: dict[str, Column] = {}
     for number, each in enumerate(columns, 1):
-        _check(table, each.name, each.type, made)
+        _check(about, each.name, each.type, made)
         made[each.name.casefold()] = Column(number, each.name, each.type, each.nullable)
     ids: list[int] = []
     for name in key:
         found = made.get(name.casefold())
         if found is None:
-            raise InvalidArgument(f"table {table!r}: its key names {name!r}, but it has {_names(made.values())}")
+            raise InvalidArgument(f"{about}: its key names {name!r}, but it has {_names(made.values())}")
         if found.id in ids:
-            raise InvalidArgument(f"table {table!r}: its key names {name!r} twice")
-        if not may_be_key(found.type):
+            raise InvalidArgument(f"{about}: its key names {name!r} twice")
+        if not may(found.type):
             raise InvalidArgument(
-                f"table {table!r}: column {found.name!r} is {to_sql(found.type)}, which cannot be part of a key;"
-                f" {KEY_TYPES} can"
+                f"{about}: column {found.name!r} is {to_sql(found.type)}, which cannot be part of a key;"
+                f" {key_types} can"
             )
         ids.append(found.id)
-    marked = (replace(each, nullable=each.nullable and each.id not in ids) for each in made.values())
-    return tuple(marked), tuple(ids)
+    return tuple(made.values()), tuple(ids)
 
 
 def alter(
@@ -116,7 +167,7 @@ def alter(
                 columns = _rename(table, columns, change)
             case _:
                 assert_never(change)
-    _check_count(table.name, len(columns), columns_max)
+    _check_count(f"table {table.name!r}", len(columns), columns_max)
     after = tuple(columns.values())
     return None if after == table.schema.columns else after
 
@@ -126,28 +177,26 @@ def next_column_id(table: Table) -> int:
     return 1 + max(each.id for version in table.versions for each in version.columns)
 
 
-def _check(table: str, name: str, type: pa.DataType, beside: Mapping[str, Column]) -> None:
+def _check(about: str, name: str, type: pa.DataType, beside: Mapping[str, Column]) -> None:
     """Raises: `InvalidArgument` for a column that cannot be, or not `beside` these."""
     if not isinstance(name, str) or not 1 <= len(name) <= COLUMN_NAME_LENGTH_MAX:
         raise InvalidArgument(
-            f"table {table!r}: {_shown(name)} cannot name a column: a name has 1 to {COLUMN_NAME_LENGTH_MAX} characters"
+            f"{about}: {_shown(name)} cannot name a column: a name has 1 to {COLUMN_NAME_LENGTH_MAX} characters"
         )
     if name.casefold() in SYSTEM_COLUMNS:
-        raise InvalidArgument(
-            f"table {table!r}: {name!r} cannot name a column: {', '.join(SYSTEM_COLUMNS)} are Tidegate's own"
-        )
+        raise InvalidArgument(f"{about}: {name!r} cannot name a column: {', '.join(SYSTEM_COLUMNS)} are Tidegate's own")
     there = beside.get(name.casefold())
     if there is not None:
         same = "" if there.name == name else "; upper and lower case are the same in columns"
-        raise InvalidArgument(f"table {table!r} has a column {there.name!r}{same}; take another name than {name!r}")
+        raise InvalidArgument(f"{about} has a column {there.name!r}{same}; take another name than {name!r}")
     try:
         to_sql(type)
     except InvalidArgument as error:
-        raise InvalidArgument(f"table {table!r}, column {name!r}: {error}") from None
+        raise InvalidArgument(f"{about}, column {name!r}: {error}") from None
 
 
 def _add(table: str, columns: dict[str, Column], change: AddColumn, id: int) -> None:
-    _check(table, change.name, change.type, columns)
+    _check(f"table {table!r}", change.name, change.type, columns)
     if not change.nullable:
         raise InvalidArgument(
             f"table {table!r}: the new column {change.name!r} cannot be NOT NULL, because rows that exist have no value"
@@ -171,7 +220,7 @@ def _rename(table: Table, columns: dict[str, Column], change: RenameColumn) -> d
     """The same columns in the same order, one with another name."""
     old = _find(table, columns, change.name)
     others = {folded: each for folded, each in columns.items() if each is not old}
-    _check(table.name, change.to, old.type, others)
+    _check(f"table {table.name!r}", change.to, old.type, others)
     renamed = [replace(each, name=change.to) if each is old else each for each in columns.values()]
     return {each.name.casefold(): each for each in renamed}
 
@@ -183,11 +232,9 @@ def _find(table: Table, columns: Mapping[str, Column], name: str) -> Column:
     return found
 
 
-def _check_count(table: str, count: int, limit: int) -> None:
+def _check_count(about: str, count: int, limit: int) -> None:
     if count > limit:
-        raise LimitExceeded(
-            f"table {table!r}: its number of columns", count, limit, "columns_max", instead="take fewer"
-        )
+        raise LimitExceeded(f"{about}: its number of columns", count, limit, "columns_max", instead="take fewer")
 
 
 def _names(columns: Collection[Column]) -> str:

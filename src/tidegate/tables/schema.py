@@ -41,8 +41,8 @@ class Column:
 class TableSchema:
     """One version of a table's columns.
 
-    Invariants: versions count up from 1; key columns exist and are not nullable; names differ, also when their case is
-    ignored.
+    Invariants: versions count up from 1; key columns exist; names differ, also when their case is ignored. Key columns
+    of a table are not nullable; those of what a view stores may be, and then NULL is a key like any other.
     """
 
     version: int
@@ -73,6 +73,11 @@ class TableSchema:
     def key_columns(self) -> tuple[Column, ...]:
         found = {each.id: each for each in self.columns}
         return tuple(found[id] for id in self.key)
+
+    @property
+    def key_may_be_null(self) -> bool:
+        """Whether a part of the key may be NULL, as in what a view stores: keys must be compared accordingly."""
+        return any(each.nullable for each in self.key_columns)
 
     @property
     def arrow(self) -> pa.Schema:
