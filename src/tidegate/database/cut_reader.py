@@ -27,6 +27,7 @@ from tidegate.reads.translate import SETUP, UNANSWERED, NeedsSpark, Translated, 
 from tidegate.snapshots.layer_cache import LayerCache
 from tidegate.snapshots.manifest import Manifest
 from tidegate.snapshots.merge_sql import quoted
+from tidegate.snapshots.one_key import OneKey, only_key, shard_of_key
 from tidegate.snapshots.reader import BATCH_ROWS, Duck, SnapshotReader
 from tidegate.snapshots.store import SnapshotStore
 from tidegate.tables.changes import changes_of, net
@@ -262,13 +263,20 @@ class CutReader:
                 with cancel.guarding(session.cursor.interrupt):
                     for name, rows in (given or {}).items():
                         session.register(name, rows)
+                    wanted = _one_key(translated, tables)
+                    text = translated.sql
                     for number, (name, each) in enumerate(sorted(tables.items())):
                         mine = (own or {}).get(each.table.id, ())
                         # No table has a blank in its name.
-                        self._add(session, f"tail {number}", name, each, manifests[name], mine, deadline_s)
+                        tail = f"tail {number}"
+                        if wanted is None:
+                            self._add(session, tail, name, each, manifests[name], mine, deadline_s)
+                        else:
+                            rows = self._only(session, tail, name, each, manifests[name], mine, deadline_s, wanted)
+                            text = f"WITH {quoted(name)} AS NOT MATERIALIZED ({rows}) {text}"
                         if cancel.is_set:
                             raise Cancelled
-                    yield session.cursor.sql(translated.sql), translated
+                    yield session.cursor.sql(text), translated
             except (duckdb.Error, Cancelled) as error:
                 raise self._explained(error, sql, tables, manifests, cancel, timeout_s) from error
             finally:
@@ -370,6 +378,41 @@ class CutReader:
             sql += f" UNION ALL SELECT {columns} FROM {quoted(tail_name)} WHERE {quoted(OP)} = 1"
         session.view(name, sql)
 
+    def _only(
+        self,
+        session: _Session,
+        tail_name: str,
+        name: str,
+        asked: TableAt,
+        manifest: Manifest,
+        own: Sequence[Batch],
+        deadline_s: float | None,
+        wanted: OneKey,
+    ) -> str:
+        """A query that stands for a table of which one key is wanted. Only the rows of that key are right in it.
+
+        A key that has changed since the files that DuckDB reads is not looked for there, and nothing is merged.
+        """
+        table, at = asked.table, asked.at
+        schema = table.at(at)
+        changes = self.tails.changes(table, schema, manifest.timestamp, at, deadline_s=deadline_s, key=wanted)
+        if own:
+            changes = pa.concat_tables([changes, only_key(changes_of(table, own, schema), wanted)])
+        shard = shard_of_key(table, schema, wanted)
+        files = [each for each in manifest.files(table.id) if each.shard == shard]
+        recent = [each for each in files if not each.is_base]
+        kept = self._layers.lookup(table, schema, recent, wanted) if recent else None
+        if kept is not None:
+            files = [each for each in files if each.is_base]
+            changes = pa.concat_tables([kept, changes])
+        columns = ", ".join(quoted(each) for each in schema.names)
+        if not changes.num_rows:
+            below = f"{name} {shard}"
+            session.view(below, f"SELECT {columns} FROM ({self._snapshots.sql(table, schema, files)}) AS below")
+            return f"SELECT * FROM {quoted(below)}"
+        session.register(tail_name, net(changes, list(wanted)))
+        return f"SELECT {columns} FROM {quoted(tail_name)} WHERE {quoted(OP)} = 1"
+
     def _explained(
         self,
         error: Exception,
@@ -407,6 +450,16 @@ def _all(holds: Sequence[Any]) -> Iterator[None]:
         return
     with holds[0], _all(holds[1:]):
         yield
+
+
+def _one_key(translated: Translated, tables: Mapping[str, TableAt]) -> OneKey | None:
+    """The only key that a query can have rows of, by its columns; None when there may be several."""
+    pinned = translated.pinned
+    if pinned is None or list(tables) != [pinned.table]:
+        return None
+    table, at, _ = tables[pinned.table]
+    key = [each.name for each in table.at(at).key_columns]
+    return {name: pinned.values[name] for name in key} if key and pinned.values.keys() >= set(key) else None
 
 
 def _check_cases(sql: str, tables: Iterable[str]) -> None:

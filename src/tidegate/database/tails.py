@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from threading import Lock
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from tidegate.errors import Backpressure, WaitTimeout
 from tidegate.log.batch import Batch
 from tidegate.log.message import MessageType
 from tidegate.runtime.transaction_reader import TransactionReader
+from tidegate.snapshots.one_key import OneKey, only_key, shard_of_key
 from tidegate.tables.changes import changes_of, changes_schema
 from tidegate.tables.schema import TS, Table, TableSchema
 from tidegate.topics.routing import place
@@ -31,6 +32,7 @@ BYTES_MAX: Final = 512 << 20
 _KEPT_MAX: Final = 64 << 20
 """What is kept for the next read."""
 _READ_S: Final = 10.0
+_CHUNKS_MAX: Final = 16
 _TABLE: Final = "table/"
 _ROWS: Final = frozenset({MessageType.INSERT, MessageType.UPSERT, MessageType.DELETE})
 
@@ -66,10 +68,18 @@ class Tails:
         self._lock = Lock()
 
     def changes(
-        self, table: Table, schema: TableSchema, after: Timestamp, upto: Timestamp, *, deadline_s: float | None = None
+        self,
+        table: Table,
+        schema: TableSchema,
+        after: Timestamp,
+        upto: Timestamp,
+        *,
+        deadline_s: float | None = None,
+        key: OneKey | None = None,
     ) -> pa.Table:
         """The changes of a table that became visible after one time and up to another, in no order.
 
+        Those of one `key`, if it is given: then only its shard is read.
         Ordering: every channel has ticked past `upto`; if one has not, this waits for it, until `deadline_s` of the
         monotonic clock at most.
         Raises: `TailTooLong`; `Truncated`; `WaitTimeout`.
@@ -80,11 +90,12 @@ class Tails:
         if not self._lock.acquire(timeout=bound.left_s()):
             raise WaitTimeout("other reads take in the log behind the last checkpoint for longer than the timeout")
         try:
-            found = self._kept(table, schema, after, upto, bound)
+            found = self._kept(table, schema, after, upto, bound, key)
         finally:
             self._lock.release()
         if found is None:
             found = changes_of(table, bound.counted(self.batches(table, after, upto, bound)), schema)
+            found = found if key is None else only_key(found, key)
         return found
 
     def close(self) -> None:
@@ -94,11 +105,18 @@ class Tails:
     # -- what is kept ------------------------------------------------------------------------------------------------
 
     def _kept(
-        self, table: Table, schema: TableSchema, after: Timestamp, upto: Timestamp, bound: _Bound
+        self,
+        table: Table,
+        schema: TableSchema,
+        after: Timestamp,
+        upto: Timestamp,
+        bound: _Bound,
+        key: OneKey | None,
     ) -> pa.Table | None:
         """The changes from what is kept; None when they reach further back."""
         known = []
-        for name in self._channels_of(table):
+        shards = range(table.shards) if key is None else [shard_of_key(table, schema, key)]
+        for name in self._channels_of(table, shards):
             follower = self._follower(name, after)
             if follower is None:
                 return None
@@ -113,7 +131,9 @@ class Tails:
         decoded = self._decoded.get(table.id)
         if decoded is None or decoded.version != schema.version:
             decoded = self._decoded[table.id] = _Decoded(schema)
-        found = decoded.between(table, [part for each in known for part in each.of(table)], after, upto)
+        vchannels = [table.vchannel(each) for each in shards]
+        parts = [part for each in known for part in each.of(vchannels)]
+        found = decoded.between(table, parts, after, upto, key)
         if self._nbytes() > self._kept_max:
             self._forget()
         return found
@@ -152,14 +172,14 @@ class Tails:
     def batches(self, table: Table, after: Timestamp, upto: Timestamp, bound: _Bound | None = None) -> Iterator[Batch]:
         """The messages themselves, from the log."""
         mine = frozenset(table.vchannels)
-        for name in self._channels_of(table):
+        for name in self._channels_of(table, range(table.shards)):
             with self._log.transaction_reader(name, after=after, vchannels=mine, types=_ROWS) as reader:
                 for batch in _until(reader, name, upto, bound or _Bound(self._bytes_max, None)):
                     if (mask := _upto(batch, upto)).any():
                         yield batch if mask.all() else batch.where(mask)
 
-    def _channels_of(self, table: Table) -> list[str]:
-        return sorted({f"data-{place(table.id, shard, self._channels)}" for shard in range(table.shards)})
+    def _channels_of(self, table: Table, shards: Iterable[int]) -> list[str]:
+        return sorted({f"data-{place(table.id, shard, self._channels)}" for shard in shards})
 
 
 class _Bound:
@@ -211,8 +231,8 @@ class _Follower:
                 self._parts.setdefault(name, []).append((next(numbers), part))
                 self.nbytes += part.rows.nbytes
 
-    def of(self, table: Table) -> list[Part]:
-        return [part for name in table.vchannels for part in self._parts.get(name, ())]
+    def of(self, vchannels: Iterable[str]) -> list[Part]:
+        return [part for name in vchannels for part in self._parts.get(name, ())]
 
     def numbers(self) -> Iterator[int]:
         return (number for parts in self._parts.values() for number, _ in parts)
@@ -240,22 +260,36 @@ class _Decoded:
     def __init__(self, schema: TableSchema) -> None:
         self._schema = schema
         self.version: Final = schema.version
-        self._chunks: list[tuple[frozenset[int], pa.Table]] = []
-
-    @property
-    def nbytes(self) -> int:
-        return sum(each.nbytes for _, each in self._chunks)
+        self._chunks: list[_Chunk] = []
+        self._known: set[int] = set()
+        self.nbytes = 0
 
     def keep_only(self, numbers: set[int]) -> bool:
         """Forget chunks of which no part is there any more; whether anything is left."""
-        self._chunks = [each for each in self._chunks if not each[0].isdisjoint(numbers)]
+        self._set([each for each in self._chunks if not each.numbers.isdisjoint(numbers)])
         return bool(self._chunks)
 
-    def between(self, table: Table, parts: Sequence[Part], after: Timestamp, upto: Timestamp) -> pa.Table:
-        known = {number for numbers, _ in self._chunks for number in numbers}
+    def _set(self, chunks: list[_Chunk]) -> None:
+        self._chunks = chunks
+        self._known = set().union(*(each.numbers for each in chunks))
+        self.nbytes = sum(each.nbytes for each in chunks)
+
+    def _add(self, chunk: _Chunk) -> None:
+        self._chunks.append(chunk)
+        self._known |= chunk.numbers
+        self.nbytes += chunk.nbytes
+        if len(self._chunks) > _CHUNKS_MAX:
+            numbers = frozenset[int]().union(*(each.numbers for each in self._chunks))
+            rows = pa.concat_tables([each.rows for each in self._chunks]).combine_chunks()
+            self._set([_Chunk(numbers, rows, rows.nbytes)])
+
+    def between(
+        self, table: Table, parts: Sequence[Part], after: Timestamp, upto: Timestamp, key: OneKey | None
+    ) -> pa.Table:
+        """The changes in `parts`, and maybe others of the table; of `key` alone if it is given."""
         new, later = [], []
         for number, batch in parts:
-            if number in known:
+            if number in self._known:
                 continue
             mask = _upto(batch, upto)
             if mask.all():
@@ -265,18 +299,25 @@ class _Decoded:
                 later.append(batch.where(mask))
         if new:
             changes = changes_of(table, [batch for _, batch in new], self._schema)
-            self._chunks.append((frozenset(number for number, _ in new), changes))
-            if len(self._chunks) > 16:
-                numbers = frozenset[int]().union(*(each for each, _ in self._chunks))
-                self._chunks = [(numbers, pa.concat_tables([each for _, each in self._chunks]).combine_chunks())]
-        found = [each for _, each in self._chunks]
+            self._add(_Chunk(frozenset(number for number, _ in new), changes, changes.nbytes))
+        found = [each.rows for each in self._chunks]
         if later:
             found.append(changes_of(table, later, self._schema))
+        if key is not None:
+            found = [each for each in (only_key(each, key) for each in found) if each.num_rows]
         if not found:
             return changes_schema(self._schema).empty_table()
         whole = pa.concat_tables(found)
         ticks = whole.column(TS)
         return whole.filter(pc.and_(pc.greater(ticks, int(after)), pc.less_equal(ticks, int(upto))))
+
+
+class _Chunk(NamedTuple):
+    """Parts that were decoded together."""
+
+    numbers: frozenset[int]
+    rows: pa.Table
+    nbytes: int
 
 
 def _upto(batch: Batch, upto: Timestamp) -> npt.NDArray[np.bool_]:

@@ -20,6 +20,7 @@ from sqlglot.parsers.spark import SparkParser
 from tidegate.errors import InvalidArgument
 from tidegate.reads import aggregates, casts, nested_functions, spark_functions, text_functions, time_functions
 from tidegate.reads.casts import UNANSWERED
+from tidegate.reads.pinned import Pinned, pinned
 from tidegate.reads.queries import Queries
 from tidegate.reads.sources import Schemas
 from tidegate.reads.spark_types import VOID, NeedsSpark
@@ -37,6 +38,8 @@ class Translated(NamedTuple):
     sql: str
     names: Sequence[str]
     types: Sequence[pa.DataType]
+    pinned: Pinned | None = None
+    """What it wants of its only table."""
 
 
 def _explicit(node: Any) -> Any:
@@ -104,7 +107,8 @@ def translate(sql: str, schemas: Schemas | None = None) -> Translated:
         raise InvalidArgument(f"the query nests too deeply: {shorten(sql)}") from None
     except InvalidArgument as error:
         raise type(error)(f"{error}; in {shorten(sql)}") from None
-    return Translated(written, [each.name for each in columns], [each.type for each in columns])
+    names, types = [each.name for each in columns], [each.type for each in columns]
+    return Translated(written, names, types, pinned(tree, schemas or {}))
 
 
 def as_spark(found: pa.Table, translated: Translated) -> pa.Table:

@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 
 from tidegate.snapshots.manifest import FileEntry
+from tidegate.snapshots.one_key import OneKey, only_key
 from tidegate.tables.changes import net
 from tidegate.tables.schema import Table, TableSchema
 
@@ -42,10 +43,7 @@ class LayerCache:
 
     def changes(self, table: Table, schema: TableSchema, layers: Sequence[FileEntry]) -> pa.Table | None:
         """The newest change of each key in some layers; None when they are too large to be kept."""
-        if (
-            sum(each.rows for each in layers) > self._rows_max
-            or sum(each.bytes for each in layers) > self._bytes_max // 8
-        ):
+        if not self._fit(layers):
             return None
         key = table.id, schema.version, tuple(each.path for each in layers)
         with self._lock:
@@ -61,6 +59,18 @@ class LayerCache:
             else:
                 self._merged.move_to_end(key)
         return found
+
+    def lookup(self, table: Table, schema: TableSchema, layers: Sequence[FileEntry], key: OneKey) -> pa.Table | None:
+        """The changes of one key in some layers; None when they are too large to be kept."""
+        if not self._fit(layers):
+            return None
+        with self._lock:
+            parts = [self._file(table, schema, each) for each in layers]
+        return pa.concat_tables([only_key(each, key) for each in parts])
+
+    def _fit(self, layers: Sequence[FileEntry]) -> bool:
+        rows, size = sum(each.rows for each in layers), sum(each.bytes for each in layers)
+        return rows <= self._rows_max and size <= self._bytes_max // 8
 
     def _file(self, table: Table, schema: TableSchema, file: FileEntry) -> pa.Table:
         key = file.path, schema.version
