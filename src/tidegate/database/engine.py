@@ -412,6 +412,7 @@ class Engine:
     def _expire(self) -> None:
         run(self.transactions.expire())
         run(self.transactions.drive_on())
+        run(self.transactions.log_lingering())
         run(self.transactions.write_ends())
         self.report.rates.sample()
         for client in self.clients.take_silent():

@@ -12,7 +12,16 @@ from typing import Any, Final, Protocol, TypeVar
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.commit_plan import ChannelPlan
-from tidegate.errors import Conflict, OutcomeUnknown, TidegateError, TransactionNotFound, Unavailable
+from tidegate.database.doubt import Doubt
+from tidegate.errors import (
+    Conflict,
+    InvalidTransactionState,
+    OutcomeUnknown,
+    TidegateError,
+    TransactionAborted,
+    TransactionNotFound,
+    Unavailable,
+)
 from tidegate.runtime.channel_txn import ChannelTxn
 from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.pieces import Piece
@@ -46,6 +55,9 @@ class RecordLog(Protocol):
 class Enlisted(Protocol):
     """Somebody who takes part in a transaction beside channels: a subscription whose messages it acknowledges."""
 
+    def log_held(self, txn: TxnId) -> Steps[None]:
+        """Log what it holds for the transaction and has not logged yet. Ordering: its taking part is logged."""
+
     def prepare(self, txn: TxnId) -> Iterable[tuple[str, Piece]]:
         """What has to be written with the commit, by channel. `ended` or `unprepare` follows."""
 
@@ -54,42 +66,6 @@ class Enlisted(Protocol):
 
     def ended(self, txn: TxnId, committed: bool) -> None:
         """The outcome is certain."""
-
-
-class Doubt:
-    """A write of a commit that failed on the disk so that nobody knows whether it is part of the log.
-
-    It is settled when its channel goes on in another segment: that one's header says where the old one ended, before
-    the write. Until then nothing may rely on either outcome.
-    """
-
-    __slots__ = ("_segment", "_undo", "_writer")
-
-    def __init__(self, writer: ChannelWriter, segment: object, undo: Sequence[Callable[[], None]]) -> None:
-        """`undo` is what to do when the write turns out to be absent.
-
-        Without a `segment` it was refused: by a channel that was fenced, which settles nothing any more, or for want of
-        a timestamp, and then it is absent.
-        """
-        self._writer = writer
-        self._segment = segment
-        self._undo = list(undo)
-
-    def also(self, undo: Callable[[], None]) -> None:
-        self._undo.append(undo)
-
-    def settle(self) -> bool:
-        """Whether it is settled now; if it is, the write is absent, and all is as before it."""
-        writer = self._writer
-        if not writer.is_open:
-            return False
-        if writer.segments.id == self._segment:
-            with suppress(TidegateError):
-                writer.tick(force=True)
-            return False
-        for undo in self._undo:
-            undo()
-        return True
 
 
 class Entry:
@@ -165,6 +141,10 @@ class LiveTransactions:
         """Of plain appends."""
         self._ends: list[TxnId] = []
         """Carried out everywhere, and not yet logged to be."""
+        self._unlogged: set[TxnId] = set()
+        """Somebody took part in them since the last `log_lingering`, and that is not logged."""
+        self._lingering: set[TxnId] = set()
+        """The same, of the time before."""
         self._aborting: list[TxnId] = []
         """Aborts that are logged and could not be carried out."""
 
@@ -202,14 +182,23 @@ class LiveTransactions:
                 entry.busy = None
             gate.open()
 
-    def take_part(self, id: TxnId, name: str, who: Enlisted, work: Callable[[], Steps[T]]) -> Steps[T]:
+    def take_part(
+        self, id: TxnId, name: str, who: Enlisted, work: Callable[[], Steps[T]], *, later: bool = False
+    ) -> Steps[T]:
         """Let somebody take part, logged before `work` does something for the transaction there.
 
         Nothing else happens to the transaction meanwhile: it does not end before `work` has.
+        With `later`, `work` writes nothing, and that somebody takes part is logged with the commit, or by
+        `log_lingering` if that does not come soon. Only for a transaction that ends with this process.
         """
 
         def both(entry: Entry) -> Steps[T]:
-            yield from self._register(entry, [name])
+            if later:
+                with self._lock:
+                    self._coordinator(id).require_open(id)
+                    self._unlogged.add(id)
+            else:
+                yield from self._register(entry, [name])
             entry.enlisted = {**entry.enlisted, name: who}
             return (yield from work())
 
@@ -333,6 +322,27 @@ class LiveTransactions:
                 coordinator.apply(record)
         finally:
             journal.leave()
+
+    def log_lingering(self) -> Steps[int]:
+        """Log who takes part in transactions that were open the last time already, and what they hold; how many."""
+        with self._lock:
+            due = [id for id in self._lingering if id in self._entries]
+            self._lingering, self._unlogged = self._unlogged, set()
+        for id in due:
+            try:
+                yield from self._alone(id, self._log_parts)
+            except (InvalidTransactionState, TransactionAborted, TransactionNotFound):
+                continue  # It ended meanwhile.
+            except TidegateError:
+                with self._lock:
+                    self._unlogged.update(due)
+                raise
+        return len(due)
+
+    def _log_parts(self, entry: Entry) -> Steps[None]:
+        yield from self._register(entry, list(entry.enlisted))
+        for who in entry.enlisted.values():
+            yield from who.log_held(entry.id)
 
     def _finish(self, id: TxnId) -> None:
         """The end was carried out everywhere. Logged with the next `write_ends`; the next owner looks once more."""

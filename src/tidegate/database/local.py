@@ -210,10 +210,13 @@ class LocalBackend:
         host = self.engine.subscriptions.of(consumer)
         if txn is None:
             steps = host.ack_cumulative(consumer, ids[-1]) if cumulative else host.ack(consumer, ids)
-        elif cumulative:
-            steps = host.ack_cumulative_in_txn(txn, consumer, ids[-1])
         else:
-            steps = host.ack_in_txn(txn, consumer, ids)
+            # Whoever shares this process cannot go on with the transaction when it is gone.
+            later = self._client == OWNER
+            if cumulative:
+                steps = host.ack_cumulative_in_txn(txn, consumer, ids[-1], later=later)
+            else:
+                steps = host.ack_in_txn(txn, consumer, ids, later=later)
         run(steps)
 
     def nack(self, consumer: str, ids: Sequence[MessageId], delay_ms: int) -> None:

@@ -98,6 +98,7 @@ class Report:
         first: Mapping[str, TxnId],
     ) -> dict[str, Any]:
         has_ended = txn.state.has_ended
+        participants = sorted({*txn.participants, *(entry.enlisted if entry is not None else ())})
         age_ms = max((txn.ended_ms if has_ended and txn.ended_ms else now_ms) - txn.opened_ms, 0)
         found = {
             "id": str(txn.id),
@@ -107,11 +108,11 @@ class Report:
             "opened_ms": txn.opened_ms,
             "age_ms": age_ms,
             "timeout_in_ms": None if has_ended else txn.deadline_ms - now_ms,
-            "participants": list(txn.participants),
-            "channels": [each.removeprefix(_CHANNEL) for each in txn.participants if each.startswith(_CHANNEL)],
+            "participants": participants,
+            "channels": [each.removeprefix(_CHANNEL) for each in participants if each.startswith(_CHANNEL)],
             "subscriptions": [
                 subscriptions.get(each, each.removeprefix(_SUBSCRIPTION))
-                for each in txn.participants
+                for each in participants
                 if each.startswith(_SUBSCRIPTION)
             ],
             **stamp("commit_timestamp", txn.commit_timestamp),

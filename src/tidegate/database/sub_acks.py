@@ -1,8 +1,9 @@
 """A subscription's acknowledgements on their way into the log, and its part in transactions (seed 002).
 
 Procedures are `Steps`. The machine decides under the lock, the record is appended without it, and what became of the
-append is told to the machine. An acknowledgement in a transaction is logged as pending before it is confirmed; the
-acknowledgement itself is a message of the transaction, so it counts if and only if the transaction commits.
+append is told to the machine. An acknowledgement in a transaction is logged as pending before it is confirmed, or,
+in a transaction that ends with this process, when it is still open a moment `later`; the acknowledgement itself is
+a message of the transaction, so it counts if and only if the transaction commits.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class PlacedLog(RecordLog, Protocol):
 class Acks:
     """One subscription's acknowledgements. Takes part in transactions as `Enlisted`.
 
-    Ordering: what `ack` confirms is durable; what `ack_in_txn` confirms is pending durably. No snapshot is made
-    while a record, or a commit that carries one, is on its way.
+    Ordering: what `ack` confirms is durable; what `ack_in_txn` confirms is pending durably, unless `later`. No snapshot
+    is made while a record, or a commit that carries one, is on its way.
     """
 
     def __init__(
@@ -60,6 +61,8 @@ class Acks:
         self.name: Final = journal.vchannel
         """By which transactions know it."""
         self._prepared: set[TxnId] = set()
+        self._unlogged: dict[bytes, list[bytes]] = {}
+        """Records that are to be logged later, by transaction. The lock covers them."""
         self._is_closed = False
 
     # -- acknowledging -----------------------------------------------------------------------------------------------
@@ -72,22 +75,65 @@ class Acks:
         """Acknowledge everything in the message's shard up to it."""
         return self._do(lambda: self._machine.ack_cumulative(consumer, id))
 
-    def ack_in_txn(self, txn: TxnId, consumer: str | None, ids: Sequence[MessageId]) -> Steps[None]:
-        """Acknowledge messages if the transaction commits. Raises: as the machine and as writing to a transaction."""
-        raw = txn.to_bytes16()
-        return self._take_part(txn, lambda: self._machine.ack_in_txn(consumer, ids, raw))
+    def ack_in_txn(
+        self, txn: TxnId, consumer: str | None, ids: Sequence[MessageId], *, later: bool = False
+    ) -> Steps[None]:
+        """Acknowledge messages if the transaction commits. Raises: as the machine and as writing to a transaction.
 
-    def ack_cumulative_in_txn(self, txn: TxnId, consumer: str | None, id: MessageId) -> Steps[None]:
+        `later` is for a transaction that ends with this process: see `LiveTransactions.take_part`.
+        """
+        raw = txn.to_bytes16()
+        return self._take_part(txn, lambda: self._machine.ack_in_txn(consumer, ids, raw), later)
+
+    def ack_cumulative_in_txn(
+        self, txn: TxnId, consumer: str | None, id: MessageId, *, later: bool = False
+    ) -> Steps[None]:
         """Acknowledge everything in the message's shard up to it if the transaction commits."""
         raw = txn.to_bytes16()
-        return self._take_part(txn, lambda: self._machine.ack_cumulative_in_txn(consumer, id, raw))
+        return self._take_part(txn, lambda: self._machine.ack_cumulative_in_txn(consumer, id, raw), later)
 
-    def _take_part(self, txn: TxnId, decide: Callable[[], Change]) -> Steps[None]:
-        return self._transactions.take_part(txn, self.name, self, lambda: self._do(decide))
+    def _take_part(self, txn: TxnId, decide: Callable[[], Change], later: bool) -> Steps[None]:
+        do = self._do_later if later else self._do
+        return self._transactions.take_part(txn, self.name, self, lambda: do(decide), later=later)
 
-    def _do(self, decide: Callable[[], Change]) -> Steps[None]:
+    def _do_later(self, decide: Callable[[], Change]) -> Steps[None]:
+        self._check_open()
+        with self._lock:
+            change = decide()
+            if change.record is not None and change.txn is not None:
+                self._unlogged.setdefault(change.txn, []).append(change.record)
+            # A snapshot may hold it before a record does, as it may one that no coordinator knows: see `recover`.
+            self._machine.confirm(change)
+        return
+        yield
+
+    def log_held(self, txn: TxnId) -> Steps[None]:
+        """Log what is pending for the transaction and was to be logged later."""
+        raw = txn.to_bytes16()
+        with self._lock:
+            left = self._unlogged.pop(raw, [])
+        try:
+            while left and not self._is_closed:
+                self._journal.enter()
+                try:
+                    request = self._journal.request(left[0])
+                    yield [request]
+                finally:
+                    self._journal.leave()
+                if request.error is not None:
+                    raise request.error
+                del left[0]
+        finally:
+            if left:
+                with self._lock:
+                    self._unlogged[raw] = left
+
+    def _check_open(self) -> None:
         if self._is_closed:
             raise InvalidArgument(f"{self.name!r} was dropped; subscribe again")
+
+    def _do(self, decide: Callable[[], Change]) -> Steps[None]:
+        self._check_open()
         self._journal.enter()
         try:
             with self._lock:
@@ -165,6 +211,7 @@ class Acks:
             acks = self._machine.acknowledgements
             held = bool(acks.pending_ids(raw)) or any(holder == raw for holder, _ in acks.cumulative().values())
             self._machine.end_txn(raw, committed)
+            self._unlogged.pop(raw, None)
         if held and not committed and not self._is_closed:
             self._journal.enter()
             request = self._journal.request(records.release(raw))

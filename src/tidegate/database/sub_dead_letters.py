@@ -69,7 +69,7 @@ def _move(engine: Engine, host: SubscriptionHost, topic: Topic, letters: Sequenc
         writes.setdefault(engine.channel_of(topic.id, shard), []).append(piece)
     txn = engine.begin(OWNER)
     try:
-        yield from host.ack_in_txn(txn, None, [each.id for each in letters])
+        yield from host.ack_in_txn(txn, None, [each.id for each in letters], later=True)
         yield from engine.transactions.commit(txn, writes, keys)
     except TidegateError:
         yield from engine.transactions.abort(txn)

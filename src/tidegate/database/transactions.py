@@ -17,7 +17,8 @@ from typing import Final
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.commit_plan import ChannelPlan, decode_plan, encode_plan, redo_of
-from tidegate.database.live_transactions import Doubt, Enlisted, Entry, Keys, LiveTransactions, Writes
+from tidegate.database.doubt import Doubt
+from tidegate.database.live_transactions import Enlisted, Entry, Keys, LiveTransactions, Writes
 from tidegate.errors import (
     Conflict,
     InvalidTransactionState,
@@ -295,7 +296,7 @@ class Transactions(LiveTransactions):
                 holds[name], plan[name] = self._hold(entry, name, writes.get(name, []))
             timestamp = Timestamp(self._allocate(1))
             with self._lock:
-                names = [f"channel/{name}" for name in plan]
+                names = [*[f"channel/{name}" for name in plan], *entry.enlisted]
                 record = coordinator.plan_commit(id, timestamp, names, encode_plan(plan))
             if record is None:
                 raise InvalidTransactionState(f"transaction {id} is being committed already", state="COMMITTING")
