@@ -20,14 +20,14 @@ from sqlglot.errors import SqlglotError
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.keeping import Keeper
-from tidegate.database.tails import LogSource, Tails
+from tidegate.database.tails import LogSource, Tails, shard_of_key
 from tidegate.errors import Closed, InvalidArgument, StorageFailed, WaitTimeout
 from tidegate.log.batch import Batch
 from tidegate.reads.translate import SETUP, UNANSWERED, NeedsSpark, Translated, as_spark, translate
 from tidegate.snapshots.layer_cache import LayerCache
 from tidegate.snapshots.manifest import Manifest
 from tidegate.snapshots.merge_sql import quoted
-from tidegate.snapshots.one_key import OneKey, only_key, shard_of_key
+from tidegate.snapshots.one_key import OneKey, only_key
 from tidegate.snapshots.reader import BATCH_ROWS, Duck, SnapshotReader
 from tidegate.snapshots.store import SnapshotStore
 from tidegate.tables.changes import changes_of, net

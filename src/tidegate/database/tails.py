@@ -22,10 +22,11 @@ from tidegate.errors import Backpressure, WaitTimeout
 from tidegate.log.batch import Batch
 from tidegate.log.message import MessageType
 from tidegate.runtime.transaction_reader import TransactionReader
-from tidegate.snapshots.one_key import OneKey, only_key, shard_of_key
+from tidegate.snapshots.one_key import OneKey, only_key
 from tidegate.tables.changes import changes_of, changes_schema
 from tidegate.tables.schema import TS, Table, TableSchema
-from tidegate.topics.routing import place
+from tidegate.tables.shards import key_of
+from tidegate.topics.routing import place, shard_of
 
 BYTES_MAX: Final = 512 << 20
 """What a read may take from the log; what lies further behind the last checkpoint is waited for."""
@@ -318,6 +319,12 @@ class _Chunk(NamedTuple):
     numbers: frozenset[int]
     rows: pa.Table
     nbytes: int
+
+
+def shard_of_key(table: Table, schema: TableSchema, key: OneKey) -> int:
+    """The only shard of a table that a key is ever in."""
+    columns = schema.key_columns
+    return shard_of(key_of(columns, [key[each.name] for each in columns]), table.shards)
 
 
 def _upto(batch: Batch, upto: Timestamp) -> npt.NDArray[np.bool_]:

@@ -7,10 +7,6 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.tables.schema import Table, TableSchema
-from tidegate.tables.shards import key_of
-from tidegate.topics.routing import shard_of
-
 OneKey = Mapping[str, int | str]
 """A key by its columns."""
 
@@ -26,9 +22,3 @@ def only_key(rows: pa.Table, key: OneKey) -> pa.Table:
             return rows.slice(0, 0)
         rows = rows.filter(pc.equal(column, wanted))
     return rows
-
-
-def shard_of_key(table: Table, schema: TableSchema, key: OneKey) -> int:
-    """The only shard of a table that a key is ever in."""
-    columns = schema.key_columns
-    return shard_of(key_of(columns, [key[each.name] for each in columns]), table.shards)
