@@ -13,7 +13,6 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final
@@ -64,6 +63,9 @@ _AGAIN_S: Final = 0.5
 _BACK_OFF_S: Final = (0.5, 30.0)
 _TERM_BITS: Final = 20
 """Terms of workers lie between those of two owners."""
+_FIRST_S: Final = 1.5
+"""So long after the opening the first worker is not started unless somebody waits for it: it takes a whole core for
+seconds, and whoever opened the database most likely asks something first."""
 _FAILURES_MAX: Final = 3
 """So often in a row a worker may fail before those who wait are told instead of waiting on."""
 
@@ -107,6 +109,7 @@ class Pipeline(PipelineState):
         with self._lock:
             if self._thread is not None or self._stop.is_set() or self._start_worker is None:
                 return
+            self._first_at = time.monotonic() + _FIRST_S
             self._thread = Thread(target=self._run, name="tidegate-barriers", daemon=True)
             self._thread.start()
 
@@ -118,6 +121,7 @@ class Pipeline(PipelineState):
             if self._engine.catalog.tables():
                 self.start()
             self._spawn_at = 0.0
+            self._hurry()
             self._changed.notify_all()
         if child is not None:
             child.kill()
@@ -128,6 +132,7 @@ class Pipeline(PipelineState):
             return
         self.start()
         with self._changed:
+            self._hurry()
             self._is_dirty = True
             if self._machines is not None:
                 self._tell_catalog(self._machines)
@@ -144,6 +149,7 @@ class Pipeline(PipelineState):
         deadline = time.monotonic() + timeout_s
         asked = False
         with self._changed:
+            self._hurry()
             failures = self._failures
             while self._pointer.timestamp < wanted:
                 if self._start_worker is None:
@@ -166,6 +172,7 @@ class Pipeline(PipelineState):
         """Have a barrier taken now; False while the pipeline is not there to take one."""
         self.start()
         with self._changed:
+            self._hurry()
             if self._machines is None:
                 return False
             self._machines.clock.ask(now_ms(), why)
@@ -175,6 +182,7 @@ class Pipeline(PipelineState):
     def wait_for(self, timestamp: Timestamp, timeout_s: float) -> bool:
         """Wait until the service time has reached a Timestamp, without asking for a barrier."""
         with self._changed:
+            self._hurry()
             return self._changed.wait_for(lambda: self._pointer.timestamp >= timestamp, timeout_s)
 
     def change(self, settings: BarrierSettings) -> None:
@@ -206,8 +214,10 @@ class Pipeline(PipelineState):
             self._stop.set()
             child, self._child = self._child, None
             self._changed.notify_all()
+            was_heard = self._was_heard
         if child is not None:
-            child.stop(timeout_s)
+            # One that is still starting has nothing to finish, and would hear of its end only once it has started.
+            child.stop(timeout_s) if was_heard else child.kill()
         if self._thread is not None:
             self._thread.join(timeout_s)
         if self._work is not None:
@@ -320,7 +330,7 @@ class Pipeline(PipelineState):
         machines = self._the_machines()
         if self._start_worker is None or self._child is not None or not machines.epochs.uncommitted:
             return
-        if time.monotonic() < self._spawn_at or self._stop.is_set():
+        if time.monotonic() < max(self._spawn_at, self._first_at) or self._stop.is_set():
             return
         self._worker_term += 1
         term = Term(machines.epochs.term + self._worker_term)
@@ -477,17 +487,6 @@ class Pipeline(PipelineState):
             del machines.cuts[epoch]
         self._failures, self.failure = 0, None
         self._changed.notify_all()
-
-    def _discard(self, files: Iterable[str]) -> None:
-        for path in files:
-            self._entries.pop(path, None)
-            with suppress(OSError):
-                (self.store.root / path).unlink(missing_ok=True)
-
-    def _the_machines(self) -> Machines:
-        if self._machines is None:
-            raise Closed("the pipeline is starting again")
-        return self._machines
 
 
 StartWorker = Callable[[Pipeline, Path, Cut | None], Worker]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from threading import Condition, Event, RLock, Thread
@@ -12,6 +14,7 @@ from tidegate.barrier.clock import BarrierSettings
 from tidegate.barrier.cut import Cut
 from tidegate.barrier.status import status as barrier_status
 from tidegate.clock.timestamp import Timestamp
+from tidegate.errors import Closed
 from tidegate.pipeline.child import Worker
 from tidegate.pipeline.machines import Machines, now_ms
 from tidegate.pipeline.owner import Owner
@@ -56,8 +59,27 @@ class PipelineState(ABC):
         self.upkeep: dict[str, Any] | None = None
         """What compaction and garbage collection have done in the worker, and do now."""
         self._spawn_at = 0.0
+        self._first_at = 0.0
+        """Before this the first worker is started only for somebody who waits."""
         self.batch_s = 0.0
         """How long the last batch took in the worker."""
+
+    def _hurry(self) -> None:
+        """Somebody waits: start the worker at once. Holding the lock."""
+        if self._first_at:
+            self._first_at = 0.0
+            self._changed.notify_all()
+
+    def _the_machines(self) -> Machines:
+        if self._machines is None:
+            raise Closed("the pipeline is starting again")
+        return self._machines
+
+    def _discard(self, files: Iterable[str]) -> None:
+        for path in files:
+            self._entries.pop(path, None)
+            with suppress(OSError):
+                (self.store.root / path).unlink(missing_ok=True)
 
     # -- what is known ---------------------------------------------------------------------------------------
 
