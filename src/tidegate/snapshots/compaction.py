@@ -24,7 +24,7 @@ from tidegate.snapshots.plan_compaction import CompactionJob, Tiers, plan_compac
 from tidegate.snapshots.plan_gc import GRACE_MS
 from tidegate.snapshots.reader import Duck, conformed
 from tidegate.snapshots.store import SnapshotStore
-from tidegate.tables.schema import OP, SEQ, TS, Table, TableSchema
+from tidegate.tables.schema import OP, SEQ, TS, Column, Table, TableSchema
 
 BATCH_ROWS = 65_536
 
@@ -114,7 +114,7 @@ class Compactor:
         to_base = job.level == BASE
         sql = merge_sql(table, schema, job.inputs, str(self._store.root), columns=columns, deletes=not to_base)
         if schema.key:
-            sql = f"SELECT * FROM ({sql}) ORDER BY {', '.join(quoted(each.name) for each in schema.key_columns)}"
+            sql = f"SELECT * FROM ({sql}) ORDER BY {', '.join(map(_in_order, schema.key_columns))}"
         connection = Duck(self._store.root / "spill", threads=self._threads, memory_limit=self._memory_limit)
         writer: LayerWriter | None = None
         arrow = pa.schema(
@@ -187,6 +187,11 @@ class Compactor:
         entry, why = damage
         path = str(self._store.root / entry.path)
         return SnapshotDamaged(path, why, checkpoint=newest.checkpoint, table=table.id, name=table.name)
+
+
+def _in_order(column: Column) -> str:
+    """NULLs come last, as where Arrow sorts."""
+    return f"{quoted(column.name)} NULLS LAST" if column.nullable else quoted(column.name)
 
 
 def _is_base_already(job: CompactionJob, schema: TableSchema, tiers: Tiers) -> bool:

@@ -36,9 +36,9 @@ def new_token() -> str:
 
 
 def file_schema(schema: TableSchema) -> pa.Schema:
-    """The columns of a table's files. All but the key may be NULL: a delete has nothing else."""
+    """The columns of a table's files. All but a key without NULLs may be NULL: a delete has nothing else."""
     fields = [
-        pa.field(each.name, each.type, each.id not in schema.key, {FIELD_ID: str(each.id).encode()})
+        pa.field(each.name, each.type, each.nullable or each.id not in schema.key, {FIELD_ID: str(each.id).encode()})
         for each in schema.columns
     ]
     system = [(TS, pa.int64()), (OP, pa.int8()), (SEQ, pa.int64())]

@@ -13,8 +13,8 @@ import gzip
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import astuple, dataclass, field, replace
-from typing import Final, Literal
+from dataclasses import asdict, astuple, dataclass, field, replace
+from typing import Any, Final, Literal
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import Conflict, InvalidArgument, InvariantBroken
@@ -27,6 +27,7 @@ COMPRESS_ABOVE: Final = 4096
 
 Origin = Literal["e", "c"]
 """Who wrote a file: an epoch, or compaction."""
+ViewStanding = Literal["filling", "live", "failed"]
 
 _FILE = re.compile(r"(?P<origin>[ec])-(?P<first>\d+)-(?P<last>\d+)-s(?P<shard>\d+)-(?P<token>[0-9a-z]+)\.parquet")
 _MANIFEST = re.compile(r"(?P<number>\d+)-(?P<timestamp>\d+)-(?P<token>[0-9a-z]+)\.json(?:\.gz)?")
@@ -122,6 +123,22 @@ class StagedName:
         return cls(origin, int(found["first"]), int(found["last"]), int(found["shard"]))
 
 
+@dataclass(frozen=True, slots=True)
+class ViewState:
+    """How a view stands at a checkpoint, and since when: since `epoch`, at `timestamp`.
+
+    A view that no manifest knows is being filled, like one that is `filling`.
+    """
+
+    state: ViewStanding
+    epoch: int
+    timestamp: Timestamp
+    error: str = ""
+    """Why it failed."""
+    signature: str = ""
+    """Of the plan that its rows were made by: with another one they are made anew."""
+
+
 def data_path(table: int, origin: Origin, first: int, last: int, shard: int, token: str) -> str:
     """Where a file of a table lies. `token` makes it one of its kind."""
     path = f"tables/{table}/{origin}-{first}-{last}-s{shard}-{token}.parquet"
@@ -134,7 +151,7 @@ def data_path(table: int, origin: Origin, first: int, last: int, shard: int, tok
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Every live file at a checkpoint.
+    """Every live file at a checkpoint, and how the views stand.
 
     Invariants: in one shard, every layer is younger than the base; paths differ.
     """
@@ -146,6 +163,8 @@ class Manifest:
     previous: str = ""
     """The file of the manifest before: only what is reached from the pointer by it was ever committed."""
     tables: Mapping[int, tuple[FileEntry, ...]] = field(default_factory=dict)
+    views: Mapping[int, ViewState] = field(default_factory=dict)
+    """By the view's id."""
 
     def files(self, table: int) -> tuple[FileEntry, ...]:
         """The files of a table; none if it is empty or unknown."""
@@ -173,8 +192,11 @@ class Manifest:
         epoch: int,
         timestamp: Timestamp,
         term: int,
+        views: Mapping[int, ViewState] | None = None,
     ) -> Manifest:
         """The manifest of an epoch: without the files `removed` and those of the tables `dropped`, with those `added`.
+
+        Views among those `dropped` are forgotten; then those in `views` stand as it says, and all others as before.
 
         Raises: `InvalidArgument` when an added file is not of the epochs above `after`, `Conflict` when a removed one
         is gone.
@@ -187,9 +209,18 @@ class Manifest:
                 )
         tables = {table: files for table, files in self.tables.items() if table not in dropped}
         tables = _without(tables, removed, self.checkpoint)
-        changed = replace(self, epoch=epoch, timestamp=timestamp, term=term, tables=_with(tables, added))
+        standing = {view: state for view, state in self.views.items() if view not in dropped} | dict(views or {})
+        changed = replace(
+            self, epoch=epoch, timestamp=timestamp, term=term, tables=_with(tables, added), views=standing
+        )
         changed._check({(each.table, each.shard) for each in added})
         return changed
+
+    def is_changed_by(self, dropped: Collection[int], views: Mapping[int, ViewState]) -> bool:
+        """Whether an epoch that adds and removes no file changes anything."""
+        if any(self.files(each) or each in self.views for each in dropped):
+            return True
+        return any(self.views.get(view) != state for view, state in views.items())
 
     def with_replaced(self, inputs: Collection[FileEntry], outputs: Collection[FileEntry]) -> Manifest:
         """The same contents in other files.
@@ -210,7 +241,10 @@ class Manifest:
             str(table): [list(astuple(each))[1:] for each in files] for table, files in self.tables.items() if files
         }
         head = {name: getattr(self, name) for name in ("checkpoint", "epoch", "timestamp", "term", "previous")}
-        content = json.dumps({"format": FORMAT, **head, "columns": _COLUMNS, "tables": tables}, separators=(",", ":"))
+        body: dict[str, Any] = {"format": FORMAT, **head, "columns": _COLUMNS, "tables": tables}
+        if self.views:
+            body["views"] = {str(view): asdict(state) for view, state in self.views.items()}
+        content = json.dumps(body, separators=(",", ":"))
         name = f"{self.checkpoint:012d}-{int(self.timestamp)}-{token}.json"
         if len(content) <= COMPRESS_ABOVE:
             return name, content.encode()
@@ -228,7 +262,8 @@ class Manifest:
                 for table, files in read["tables"].items()
             }
             head = (read["checkpoint"], read["epoch"], Timestamp(read["timestamp"]), read["term"], read["previous"])
-            return cls(*head, tables)
+            views = read.get("views", {})  # Not in those from before there were views.
+            return cls(*head, tables, {int(view): _view_state(state) for view, state in views.items()})
         except (KeyError, TypeError, OSError, EOFError) as error:
             raise ValueError(f"it does not hold a manifest: {error!r}") from error
 
@@ -249,6 +284,10 @@ class Manifest:
         for each in files:
             if not each.is_base and each.first <= bases.get((each.table, each.shard), -1):
                 raise InvariantBroken(f"the layer {each.path} is not younger than its base")
+
+
+def _view_state(facts: dict[str, Any]) -> ViewState:
+    return ViewState(**{**facts, "timestamp": Timestamp(facts["timestamp"])})
 
 
 _COLUMNS: Final = [name for name in FileEntry.__slots__ if name != "table"]

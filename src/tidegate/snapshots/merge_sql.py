@@ -3,6 +3,9 @@
 The newest change of a key wins, by `(_ts, _seq)`. Every layer is younger than the base, so a base's row counts
 unless some layer has its key. Columns are found by their number in the schema version of each file: a renamed one is
 found under its old name, one that was added later is NULL, one that was dropped is not read.
+
+What a view stores may have NULL in its key: there keys are joined by IS NOT DISTINCT FROM. DuckDB takes NaN for equal
+to itself, and -0.0 for equal to 0.0, in every join and partition.
 """
 
 from __future__ import annotations
@@ -99,26 +102,37 @@ def merge_sql(
 
     key = [each.name for each in schema.key_columns]
     by_key = ", ".join(map(quoted, key))
-    looked_up = f" SEMI JOIN {keys} USING ({by_key})" if keys is not None else ""
+    looked_up = "" if keys is None else f" SEMI JOIN {keys} {same_key(schema, 'stored', keys)}"
+    called = " AS stored" if schema.key_may_be_null else ""
     base = [each for each in files if each.is_base]
     layers = [each for each in files if not each.is_base]
-    base_rows = f"({_rows(table, schema, base, root, [*wanted, *key])}){looked_up}" if base else ""
+    base_rows = f"({_rows(table, schema, base, root, [*wanted, *key])}){called}{looked_up}" if base else ""
     if not layers:
         return f"SELECT {chosen} FROM {base_rows}"
 
     named = _rows(table, schema, layers, root, [*wanted, *key, TS, OP, SEQ])
-    parts = [f"WITH layers AS MATERIALIZED (SELECT * FROM ({named}){looked_up})"]
+    parts = [f"WITH layers AS MATERIALIZED (SELECT * FROM ({named}){called}{looked_up})"]
     if len(layers) == 1 and layers[0].distinct:
         parts.append(", newest AS (SELECT * FROM layers)")
     else:
         order = f"PARTITION BY {by_key} ORDER BY {quoted(TS)} DESC, {quoted(SEQ)} DESC"
         parts.append(f", newest AS (SELECT * FROM layers QUALIFY row_number() OVER ({order}) = 1)")
     if base:
-        parts.append(f" SELECT {chosen} FROM {base_rows} ANTI JOIN layers USING ({by_key}) UNION ALL")
+        parts.append(
+            f" SELECT {chosen} FROM {base_rows} ANTI JOIN layers {same_key(schema, 'stored', 'layers')} UNION ALL"
+        )
     parts.append(f" SELECT {chosen} FROM newest")
     if not deletes:
         parts.append(f" WHERE {quoted(OP)} = 1")
     return "".join(parts)
+
+
+def same_key(schema: TableSchema, left: str, right: str) -> str:
+    """How two relations are joined by the key, as the end of a JOIN."""
+    names = [quoted(each.name) for each in schema.key_columns]
+    if not schema.key_may_be_null:
+        return f"USING ({', '.join(names)})"
+    return "ON " + " AND ".join(f"{left}.{each} IS NOT DISTINCT FROM {right}.{each}" for each in names)
 
 
 def _named(schema: TableSchema, name: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -23,7 +23,7 @@ from tidegate.ports.metadata import MetadataStore
 from tidegate.snapshots.damage import SnapshotDamaged, find_damage
 from tidegate.snapshots.durable import make_directory, remove, write_new
 from tidegate.snapshots.layer_writer import new_token
-from tidegate.snapshots.manifest import FileEntry, Manifest, ManifestName, Pointer
+from tidegate.snapshots.manifest import FileEntry, Manifest, ManifestName, Pointer, ViewState
 from tidegate.snapshots.plan_gc import Floor
 
 POINTER_KEY: Final = "snapshots/checkpoint"
@@ -223,6 +223,7 @@ class SnapshotStore:
         added: Collection[FileEntry] = (),
         removed: Collection[str] = (),
         dropped: Collection[int] = (),
+        views: Mapping[int, ViewState] | None = None,
         epoch: int,
         timestamp: Timestamp,
         term: int,
@@ -230,7 +231,8 @@ class SnapshotStore:
         """Make an epoch visible: one step, all tables. An epoch that changes nothing moves only the pointer.
 
         What compaction has committed since `previous` is taken along. `removed` names files, `dropped` tables that
-        end or become empty whatever their files are called by then.
+        end or become empty whatever their files are called by then; of a view that ends its id must be among them.
+        `views` has those that stand otherwise than before.
 
         Raises: `Conflict` or `NotLeader` when somebody else has committed an epoch, or holds a newer term: this epoch
         is not part of the checkpoint; `OutcomeUnknown` when it may be: read the pointer, and commit again if it has
@@ -254,10 +256,10 @@ class SnapshotStore:
                     f"epoch {epoch}: term {term} was followed by term {current.term}; stop, another one commits now"
                 )
             manifest = self.manifest(current)
-            if not added and not removed and not any(manifest.files(table) for table in dropped):
+            if not added and not removed and not manifest.is_changed_by(dropped, views or {}):
                 return None
             return manifest.with_epoch(
-                added, removed, dropped, after=previous.epoch, epoch=epoch, timestamp=timestamp, term=term
+                added, removed, dropped, after=previous.epoch, epoch=epoch, timestamp=timestamp, term=term, views=views
             )
 
         return self._advance(previous, advance, Pointer(epoch=epoch, timestamp=timestamp, term=term))

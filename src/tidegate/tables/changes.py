@@ -12,12 +12,14 @@ log was cut into batches when it was read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.errors import InvariantBroken
 from tidegate.log.batch import BODY_FIELD, BODY_SCHEMA, Batch
@@ -38,9 +40,10 @@ _I64 = npt.NDArray[np.int64]
 
 
 def changes_schema(target: TableSchema) -> pa.Schema:
-    """The columns of changes: those of the schema, of which all but the key's may be NULL, then the system's."""
+    """The columns of changes: those of the schema, of which all but a key's without NULLs may be NULL, then the
+    system's."""
     key = set(target.key)
-    fields = [pa.field(each.name, each.type, each.id not in key) for each in target.columns]
+    fields = [pa.field(each.name, each.type, each.nullable or each.id not in key) for each in target.columns]
     fields += [pa.field(TS, pa.int64(), False), pa.field(SEQ, pa.int64(), False), pa.field(OP, pa.int8(), False)]
     return pa.schema(fields, metadata={VERSION_KEY: str(target.version).encode()})
 
@@ -152,7 +155,8 @@ class _Reading:
 def net(changes: pa.Table, key: Sequence[str]) -> pa.Table:
     """Of each key only its last change by `(_ts, _seq)`; without a key all of them.
 
-    Itself when no key has two. The order of the result means nothing.
+    Itself when no key has two. The order of the result means nothing. NULL equals NULL, where the schema lets the key
+    be NULL; NaN equals NaN, and -0.0 equals 0.0.
     """
     if not key or changes.num_rows < 2:
         return changes
@@ -202,11 +206,15 @@ def _codes(changes: pa.Table, key: Sequence[str]) -> _I64 | None:
         column = changes.column(name).combine_chunks()
         if isinstance(column, pa.ChunkedArray):
             column = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
-        if column.null_count:
+        if column.null_count and not changes.schema.field(name).nullable:
             raise InvariantBroken(f"column {name!r} is part of the key, and {column.null_count} changes have none")
-        if pa.types.is_integer(column.type) and _ascends(column.to_numpy()):
+        if pa.types.is_integer(column.type) and not column.null_count and _ascends(column.to_numpy()):
             return None
-        encoded = column.dictionary_encode()
+        if pa.types.is_floating(column.type):
+            # One zero of two, one NaN of many: Arrow tells them apart.
+            zero, nan = pa.scalar(0.0, column.type), pa.scalar(math.nan, column.type)
+            column = pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
+        encoded = column.dictionary_encode("encode")
         mine = encoded.indices.to_numpy().astype(np.int64)
         if len(encoded.dictionary) == len(mine):
             return None

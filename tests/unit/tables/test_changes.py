@@ -153,8 +153,30 @@ def test_a_table_without_a_key_keeps_every_change():
 
 
 def test_a_change_without_its_key_is_a_defect():
+    """A table's key is never NULL, and its schema says so."""
+    strict = pa.schema([each.with_nullable(False) if each.name == "owner" else each for each in changes().schema])
     with pytest.raises(InvariantBroken, match="column 'owner' is part of the key, and 1 changes have none"):
-        net(changes((1, "a", 1, 1, 1), (1, None, 2, 2, 1)), ["id", "owner"])
+        net(pa.table(changes((1, "a", 1, 1, 1), (1, None, 2, 2, 1)).columns, schema=strict), ["id", "owner"])
+
+
+def test_the_key_of_what_a_view_stores_may_be_null_and_null_equals_null():
+    """views.md: keys of nodes may be NULL. A group by a column that is NULL in some rows is one group."""
+    schema = TableSchema(1, Timestamp(1), (Column(1, "g", pa.int64()), Column(2, "owner", pa.string())), (1,))
+    assert [changes_schema(schema).field(each).nullable for each in ("g", "owner", TS)] == [True, True, False]
+    rows = [(None, "a", 1, 1, 1), (1, "b", 2, 1, 1), (None, "c", 3, 1, 1), (1, None, 4, 1, -1), (0, "d", 5, 1, 1)]
+    done = pa.table(dict(zip(changes_schema(schema).names, map(list, zip(*rows, strict=True)), strict=True)))
+    assert rows_of(net(done.cast(changes_schema(schema)), ["g"])) == rows[2:]
+
+
+@pytest.mark.parametrize("type", [pa.float32(), pa.float64()], ids=str)
+def test_a_key_that_is_not_a_number_equals_itself_and_zeros_are_equal(type):
+    """As Spark groups: NaN with NaN, and -0.0 with 0.0."""
+    schema = TableSchema(1, Timestamp(1), (Column(1, "g", type), Column(2, "n", pa.int64())), (1, 2))
+    values = [float("nan"), 0.0, -0.0, float("nan"), -float("nan"), None, 1.0, None]
+    columns = [pa.array(values, type), pa.array([7] * 8), range(8), range(8), [1] * 8]
+    done = pa.table(dict(zip(changes_schema(schema).names, columns, strict=True))).cast(changes_schema(schema))
+    assert net(done, ["g", "n"]).column(TS).to_pylist() == [2, 4, 6, 7]
+    assert net(done, ["n", "g"]).column(TS).to_pylist() == [2, 4, 6, 7]
 
 
 def test_applying_leaves_rows_alone_whose_keys_did_not_change():
