@@ -34,6 +34,7 @@ FORMS = (
     "SELECT v, B, a AS x FROM {t} AS q WHERE {b} = q.b AND v > 2 AND q.a = ({a})",
     "SELECT count(*) AS n, max(v) AS v FROM {t} WHERE (a = {a} AND b = {b})",
     "SELECT a FROM {t} WHERE a = {a} AND b = {b} AND a = 2",
+    "SELECT v FROM {t} WHERE b = {b} AND a = {a}",
 )
 numbers = count()
 

@@ -21,8 +21,9 @@ from sqlglot.errors import SqlglotError
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.keeping import Keeper
 from tidegate.database.tails import LogSource, Tails, shard_of_key
-from tidegate.errors import Closed, InvalidArgument, StorageFailed, WaitTimeout
+from tidegate.errors import Closed, InvalidArgument, StorageFailed, TidegateError, WaitTimeout
 from tidegate.log.batch import Batch
+from tidegate.reads.shapes import shape_of
 from tidegate.reads.translate import SETUP, UNANSWERED, NeedsSpark, Translated, as_spark, translate
 from tidegate.snapshots.layer_cache import LayerCache
 from tidegate.snapshots.manifest import Manifest
@@ -41,6 +42,8 @@ _INSIST_S: Final = 0.05
 _CLOSE_S: Final = 10.0
 _UNTYPED: Final = ("the function array of ()", "the function map of ()", "a struct with such fields")
 """Constants that get their types from where they go."""
+_Versions = tuple[tuple[str, int, int], ...]
+"""The tables of a query with their ids and the versions of their schemas."""
 
 
 class TableAt(NamedTuple):
@@ -141,7 +144,7 @@ class CutReader:
                 setup.execute(each.replace(" TEMP ", " ", 1))  # For all connections.
         setup.close()
         self._idle: list[_Session] = []
-        self._translated: dict[tuple[str, tuple[tuple[str, int, int], ...]], Translated] = {}
+        self._translated: dict[tuple[str, _Versions], Translated] = {}
         self._lock = Lock()
         self._ended = Condition(self._lock)
         self._running: set[_Session] = set()
@@ -285,15 +288,26 @@ class CutReader:
 
     def _translate(self, sql: str, tables: Mapping[str, TableAt], given: Mapping[str, pa.Table]) -> Translated:
         schemas = {name: each.table.at(each.at) for name, each in tables.items()}
-        key = sql, tuple(sorted((name, each.table.id, schemas[name].version) for name, each in tables.items()))
-        found = self._translated.get(key)
-        if found is None or given:
-            arrow = {name: each.arrow for name, each in schemas.items()}
-            found = translate(sql, arrow | {name: each.schema for name, each in given.items()})
-            if not given:
-                if len(self._translated) >= _TRANSLATED_MAX:
-                    self._translated.clear()
-                self._translated[key] = found
+        arrow = {name: each.arrow for name, each in schemas.items()}
+        if given:
+            return translate(sql, arrow | {name: each.schema for name, each in given.items()})
+        versions = tuple(sorted((name, each.table.id, schemas[name].version) for name, each in tables.items()))
+        shape = shape_of(sql)
+        if shape is not None:
+            # What is wrong with a query is said of the query itself.
+            with suppress(TidegateError, NeedsSpark):
+                filled = shape.fill(self._translated_once(shape.sql, versions, arrow))
+                if filled is not None:
+                    return filled
+        return self._translated_once(sql, versions, arrow)
+
+    def _translated_once(self, sql: str, versions: _Versions, schemas: Mapping[str, pa.Schema]) -> Translated:
+        found = self._translated.get((sql, versions))
+        if found is None:
+            found = translate(sql, schemas)
+            if len(self._translated) >= _TRANSLATED_MAX:
+                self._translated.clear()
+            self._translated[sql, versions] = found
         return found
 
     @contextmanager

@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final, NamedTuple
 from weakref import WeakSet
@@ -26,6 +27,7 @@ from tidegate.database.tails import TailTooLong
 from tidegate.errors import InvalidArgument
 from tidegate.reads.consistency import Asked, Consistency, Seen
 from tidegate.reads.params import Params, bind
+from tidegate.reads.shapes import shape_of
 from tidegate.reads.time_travel import AsOf, take_times
 from tidegate.reads.translate import NeedsSpark, tables_in
 from tidegate.runtime.log_files import LogFiles
@@ -297,11 +299,20 @@ class ReadCalls(TableCalls):
             metadata.close()
 
 
-@lru_cache(maxsize=512)
 def prepare(sql: str) -> Prepared:
     """Read a query. Raises: `InvalidArgument`."""
     if not isinstance(sql, str):
         raise InvalidArgument(f"a query is a text, not {sql!r}")
+    shape = shape_of(sql)
+    if shape is not None and not _AS_OF.search(sql):
+        # Whatever the number, it reads the same tables. What is wrong with a query is said of the query itself.
+        with suppress(InvalidArgument):
+            return _prepared(shape.sql)._replace(sql=sql)
+    return _prepared(sql)
+
+
+@lru_cache(maxsize=512)
+def _prepared(sql: str) -> Prepared:
     times: dict[str, AsOf] = {}
     text = sql
     if _AS_OF.search(sql):

@@ -1,8 +1,8 @@
 """`ReadGate`: the owner's side of a read: which cut it gets, and waiting until that cut can be read (seed 004).
 
-The guarantee comes from the owner's oracle. A read waits on service time, which is the lowest tick of all channels for
-what is read from the log, and the last checkpoint for what is not; it asks for what it waits for, and goes on at once
-when it is there.
+The guarantee comes from the owner's oracle. A read waits on service time, which is the lowest tick of the channels of
+its tables for what is read from the log, and the last checkpoint for what is not; it asks for what it waits for, and
+goes on at once when it is there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.errors import InvalidArgument, Stalled, TidegateError, WaitTimeout
+from tidegate.errors import InvalidArgument, NotFound, Stalled, TidegateError, WaitTimeout
 from tidegate.reads.consistency import Asked, Seen, cut, guarantee
 from tidegate.reads.owner_time import OwnerTime
 from tidegate.reads.waiting import MAX_LAG_MS, GiveUp, Waiting
@@ -104,8 +104,19 @@ class ReadGate:
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
+    def _writers_of(self, names: Sequence[str], at: Timestamp) -> Mapping[str, ChannelWriter]:
+        """The channels that tables lie in. All of them for no table in particular, or one that is not known yet."""
+        engine, found = self._engine, set[str]()
+        try:
+            for name in names:
+                table = engine.table(name, at)
+                found.update(engine.channel_of(table.id, shard) for shard in range(table.shards))
+        except NotFound:
+            return self._writers
+        return {name: self._writers[name] for name in sorted(found)} if found else self._writers
+
     def _wait_for_ticks(self, needed: Timestamp, ask: ReadAsk) -> None:
-        late = _late(self._writers, needed)
+        late = _late(self._writers_of(ask.tables, needed), needed)
         if not late:
             return
         with self._lock:
