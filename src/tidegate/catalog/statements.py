@@ -1,8 +1,10 @@
-"""One entry for every SQL statement: about topics, about tables, or a query.
+"""One entry for every SQL statement: about topics, about tables, about views, or a query.
 
-    parse(sql) ──▶ a statement of tidegate.topics.statements, of tidegate.tables.statements, or Query(sql)
+    parse(sql) ──▶ a statement of tidegate.topics.statements, of tidegate.tables.statements,
+                   of tidegate.tables.view_statements, or Query(sql)
 
-Topics have a reader of their own; tables are read by sqlglot, which is loaded when the first such statement comes.
+Topics have a reader of their own; tables and views are read by sqlglot, which is loaded when
+the first such statement comes.
 """
 
 from __future__ import annotations
@@ -14,14 +16,16 @@ from typing import Final
 from tidegate.errors import InvalidArgument
 from tidegate.tables.parse_values import plain_insert
 from tidegate.tables.statements import TableStatement
+from tidegate.tables.view_statements import ViewStatement
 from tidegate.topics import statements as topics
 
 _SKIP: Final = re.compile(r"(?:\s+|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.DOTALL)
 _WORD: Final = re.compile(r"[A-Za-z_]+|.", re.DOTALL)
 _QUERIES: Final = frozenset({"SELECT", "FROM", "VALUES", "TABLE", "("})
 _STATEMENTS: Final = (
-    "SELECT, INSERT, UPDATE, DELETE, CREATE TABLE, ALTER TABLE, DROP TABLE, SHOW TABLES, DESCRIBE, CREATE TOPIC,"
-    " DROP TOPIC, SHOW TOPICS, SHOW SUBSCRIPTIONS, DROP SUBSCRIPTION or SHOW TRANSACTIONS"
+    "SELECT, INSERT, UPDATE, DELETE, CREATE TABLE, ALTER TABLE, DROP TABLE, SHOW TABLES, DESCRIBE, CREATE MATERIALIZED"
+    " VIEW, ALTER MATERIALIZED VIEW, DROP MATERIALIZED VIEW, SHOW MATERIALIZED VIEWS, EXPLAIN MATERIALIZED VIEW,"
+    " CREATE TOPIC, DROP TOPIC, SHOW TOPICS, SHOW SUBSCRIPTIONS, DROP SUBSCRIPTION or SHOW TRANSACTIONS"
 )
 
 
@@ -32,7 +36,7 @@ class Query:
     sql: str
 
 
-AnyStatement = topics.Statement | TableStatement | Query
+AnyStatement = topics.Statement | TableStatement | ViewStatement | Query
 
 
 def parse(sql: str) -> AnyStatement:
@@ -64,10 +68,12 @@ def _first_word(sql: str) -> str:
 
 
 def _table_statement(sql: str, first: str) -> AnyStatement:
-    from tidegate.tables import parse_ddl, parse_dml
+    from tidegate.tables import parse_ddl, parse_dml, parse_views
     from tidegate.tables.spark_sql import Source, is_query
 
     source = Source(sql)
+    if parse_views.is_view_statement(source):
+        return parse_views.read(source)
     match first:
         case "CREATE":
             return parse_ddl.create(source)

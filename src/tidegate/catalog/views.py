@@ -9,8 +9,6 @@ from typing import Any, Final
 from tidegate.clock.timestamp import Timestamp
 from tidegate.tables.schema import Table
 
-COMMENT: Final = "comment"
-"""An option of a view: what people say about it."""
 HIDDEN: Final = "hidden_columns"
 """An option of a node: how many of its columns, the last ones, are not part of any answer."""
 

@@ -1,14 +1,22 @@
-"""Statements about tables themselves, carried out in the process that owns the database."""
+"""Statements about tables and views themselves, carried out in the process that owns the database."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any, Final
 
+import pyarrow as pa
+
+from tidegate.catalog.catalog import Catalog
+from tidegate.catalog.views import View
 from tidegate.database.engine import Engine
-from tidegate.errors import InvalidArgument
+from tidegate.errors import Conflict, InvalidArgument, TidegateError
+from tidegate.snapshots.manifest import Manifest
 from tidegate.tables.column_type import to_sql
-from tidegate.tables.schema import RETENTION_S, RETENTION_S_MIN, Table
-from tidegate.tables.show_create import show_create
+from tidegate.tables.schema import COMMENT, RETENTION_S, RETENTION_S_MIN, Column, Table, TableSchema
+from tidegate.tables.show_create import show_create, show_create_view
 from tidegate.tables.statements import (
     AlterTable,
     CreateTable,
@@ -17,12 +25,26 @@ from tidegate.tables.statements import (
     ShowCreateTable,
     ShowTables,
 )
+from tidegate.tables.view_statements import (
+    CreateView,
+    DescribeView,
+    DropView,
+    ExplainView,
+    ResumeView,
+    ShowCreateView,
+    ShowViews,
+)
+from tidegate.views.definition import Define, Defined, Relation
 
 Rows = list[dict[str, Any]]
 TableDdl = CreateTable | AlterTable | DropTable | ShowTables | DescribeTable | ShowCreateTable
+ViewDdl = CreateView | DropView | ResumeView | ShowViews | ShowCreateView | DescribeView | ExplainView
+
+TRIES_MAX: Final = 20
+"""So often what a view reads may change while its query is looked at."""
 
 
-def run_ddl(engine: Engine, statement: TableDdl) -> Rows:
+def run_ddl(engine: Engine, statement: TableDdl | ViewDdl) -> Rows:
     """Carry it out; its rows, if it has any."""
     match statement:
         case CreateTable():
@@ -32,7 +54,7 @@ def run_ddl(engine: Engine, statement: TableDdl) -> Rows:
                     statement.columns,
                     statement.key,
                     shards=statement.shards or 1,
-                    options=_options(statement),
+                    options=_options("table", statement.name, statement.retention_s),
                     if_not_exists=statement.if_not_exists,
                 )
             )
@@ -40,25 +62,168 @@ def run_ddl(engine: Engine, statement: TableDdl) -> Rows:
             engine.change_catalog(
                 lambda found: found.plan_alter_table(statement.name, *statement.changes, if_exists=statement.if_exists)
             )
-        case DropTable():
-            engine.change_catalog(lambda found: found.plan_drop_table(statement.name, if_exists=statement.if_exists))
+        case DropTable(name, if_exists, cascade):
+            engine.change_catalog(lambda found: found.plan_drop_table(name, if_exists=if_exists, cascade=cascade))
         case ShowTables():
             return [_row(each) for each in engine.catalog.tables()]
-        case DescribeTable():
-            return _describe(engine.catalog.table(statement.name))
-        case ShowCreateTable():
-            return [{"statement": show_create(engine.catalog.table(statement.name))}]
+        case DescribeTable(name) | DescribeView(name):
+            return _describe(*_shown(engine.catalog, name, isinstance(statement, DescribeView)))
+        case ShowCreateTable(name) | ShowCreateView(name):
+            return [{"statement": _create_statement(engine.catalog, name, isinstance(statement, ShowCreateView))}]
+        case CreateView():
+            create_view(engine, statement)
+        case DropView(name, if_exists, cascade):
+            engine.change_catalog(lambda found: found.plan_drop_view(name, if_exists=if_exists, cascade=cascade))
+        case ResumeView(name):
+            engine.change_catalog(lambda found: found.plan_resume_view(name))
+        case ShowViews():
+            return _show_views(engine)
+        case ExplainView(of):
+            return _explain(engine.catalog, of)
     return []
 
 
-def _options(statement: CreateTable) -> dict[str, Any]:
-    if statement.retention_s is None:
+# -- views ---------------------------------------------------------------------------------------------------
+
+
+def create_view(engine: Engine, statement: CreateView, define: Define | None = None) -> None:
+    """Look at the query, then create the view if all that it reads is still as it was; else look again.
+
+    Raises: `InvalidArgument` for a query that cannot be a view; `Conflict` when its inputs never stay as they are.
+    """
+    define = define or import_module("tidegate.views.define").define
+    options = _options("view", statement.name, statement.retention_s)
+    if statement.comment is not None:
+        options[COMMENT] = statement.comment
+    for tried in range(TRIES_MAX):
+        if not engine.catalog.may_create_view(statement.name, if_not_exists=statement.if_not_exists):
+            return
+        found = define(statement.sql, statement.columns, relations(engine.catalog))
+        plan = partial(_plan_view, statement, found, options)
+        try:
+            engine.change_catalog(plan)
+        except Conflict:
+            if tried == TRIES_MAX - 1:
+                raise
+        else:
+            return
+
+
+def _plan_view(statement: CreateView, found: Defined, options: Mapping[str, Any], catalog: Catalog) -> bytes | None:
+    return catalog.plan_create_view(
+        statement.name,
+        statement.sql,
+        found.columns,
+        found.nodes,
+        found.inputs,
+        found.used,
+        options=options,
+        if_not_exists=statement.if_not_exists,
+    )
+
+
+def relations(catalog: Catalog, of: View | None = None) -> dict[str, Relation]:
+    """What a new view could read: all tables and views as they are. With `of` what that one reads, as it was when it
+    was created."""
+    if of is not None:
+        return {name: _input(catalog, *place) for name, place in of.inputs.items()}
+    tables = {each.name: _relation(each, each.schema) for each in catalog.tables()}
+    return tables | {each.name: _relation(each.table, each.table.schema, each.columns) for each in catalog.views()}
+
+
+def _input(catalog: Catalog, id: int, version: int) -> Relation:
+    table = catalog.table_by_id(id)
+    visible = next((each.columns for each in catalog.views() if each.id == id), None)
+    return _relation(table, table.version(version), visible)
+
+
+def _relation(table: Table, schema: TableSchema, visible: Sequence[str] | None = None) -> Relation:
+    names = schema.names if visible is None else visible
+    key = tuple(each.name for each in schema.key_columns)
+    shown = [_field(schema.column(name)) for name in names]
+    hidden = [_field(each) for each in schema.key_columns if each.name not in names]
+    return Relation(table.name, table.id, schema.version, pa.schema(shown), key, pa.schema(hidden))
+
+
+def _field(column: Column) -> pa.Field:
+    return pa.field(column.name, column.type, column.nullable)
+
+
+def _explain(catalog: Catalog, of: str | CreateView) -> Rows:
+    """As the planning of views tells it."""
+    explain = import_module("tidegate.views.explain").explain
+    if isinstance(of, CreateView):
+        rows: Rows = explain(of.sql, of.columns, relations(catalog))
+    else:
+        view = catalog.view(of)
+        rows = explain(view.sql, view.columns, relations(catalog, view))
+    return rows
+
+
+def _show_views(engine: Engine) -> Rows:
+    try:
+        manifest, error = engine.pipeline.store.manifest(), None
+    except TidegateError as found:  # Damaged: which views there are is still worth telling.
+        manifest, error = None, str(found)
+    return [_view_row(each, manifest, error) for each in engine.catalog.views()]
+
+
+def _view_row(view: View, manifest: Manifest | None, error: str | None) -> dict[str, Any]:
+    standing = None if manifest is None else manifest.views.get(view.id)
+    state = None if manifest is None else "filling" if standing is None else standing.state
+    # At most: a row that was changed counts until its layers are compacted.
+    rows = None if manifest is None else sum(each.rows - each.deletes for each in manifest.files(view.id))
+    return {
+        "name": view.name,
+        "columns": len(view.columns),
+        "state": state,
+        "rows": rows,
+        "reads": ", ".join(sorted(view.inputs)) or None,
+        "created": int(view.created),
+        "error": (None if standing is None else standing.error or None) or error,
+    }
+
+
+# -- both ----------------------------------------------------------------------------------------------------
+
+
+def _find(catalog: Catalog, name: str, must_be_view: bool) -> Table | View:
+    """Raises: `NotFound`."""
+    view = next((each for each in catalog.views() if each.name == name), None)
+    if view is not None:
+        return view
+    return catalog.view(name) if must_be_view else catalog.table(name)
+
+
+def _shown(catalog: Catalog, name: str, must_be_view: bool) -> tuple[TableSchema, Sequence[str]]:
+    """The newest schema of a table or view, and which of its columns are visible."""
+    found = _find(catalog, name, must_be_view)
+    if isinstance(found, View):
+        return found.table.schema, found.columns
+    return found.schema, found.schema.names
+
+
+def _describe(schema: TableSchema, visible: Sequence[str]) -> Rows:
+    key = {each.id: at for at, each in enumerate(schema.key_columns, 1)}
+    return [
+        {"column": each.name, "type": to_sql(each.type), "nullable": each.nullable, "key": key.get(each.id)}
+        for each in map(schema.column, visible)
+    ]
+
+
+def _create_statement(catalog: Catalog, name: str, must_be_view: bool) -> str:
+    found = _find(catalog, name, must_be_view)
+    if isinstance(found, View):
+        return show_create_view(found.name, found.columns, found.sql, found.options)
+    return show_create(found)
+
+
+def _options(what: str, name: str, retention_s: int | None) -> dict[str, Any]:
+    if retention_s is None:
         return {}
-    if statement.retention_s < RETENTION_S_MIN:
-        raise InvalidArgument(
-            f"table {statement.name!r}: `retention_s` is at least {RETENTION_S_MIN}, not {statement.retention_s}"
-        )
-    return {RETENTION_S: statement.retention_s}
+    if retention_s < RETENTION_S_MIN:
+        raise InvalidArgument(f"{what} {name!r}: `retention_s` is at least {RETENTION_S_MIN}, not {retention_s}")
+    return {RETENTION_S: retention_s}
 
 
 def _row(table: Table) -> dict[str, Any]:
@@ -70,11 +235,3 @@ def _row(table: Table) -> dict[str, Any]:
         "schema_version": table.schema.version,
         "created": int(table.created),
     }
-
-
-def _describe(table: Table) -> Rows:
-    key = {each.id: at for at, each in enumerate(table.schema.key_columns, 1)}
-    return [
-        {"column": each.name, "type": to_sql(each.type), "nullable": each.nullable, "key": key.get(each.id)}
-        for each in table.schema.columns
-    ]

@@ -22,7 +22,7 @@ _CREATE: Final = "CREATE TABLE [IF NOT EXISTS] name (column TYPE [NOT NULL] [PRI
 _ALTER: Final = (
     "ALTER TABLE name followed by ADD COLUMN column TYPE, DROP COLUMN column or RENAME COLUMN column TO column"
 )
-_DROP: Final = "DROP TABLE [IF EXISTS] name"
+_DROP: Final = "DROP TABLE [IF EXISTS] name [CASCADE | RESTRICT]"
 _DESCRIBE: Final = "DESCRIBE [TABLE] name"
 _NAME_OF_COLUMN: Final = "the name of a column"
 
@@ -35,8 +35,9 @@ def create(source: Source) -> CreateTable:
     shards = _trailing_shards(source)
     node = source.parse(_CREATE, leave=0 if shards is None else 2)
     if not isinstance(node, exp.Create) or node.kind != "TABLE":
-        # CREATE MATERIALIZED VIEW name AS query will be read here: kind VIEW, with a MaterializedProperty.
-        raise source.unexpected(source.tokens[1] if len(source.tokens) > 1 else None, "TABLE or TOPIC")
+        raise source.unexpected(
+            source.tokens[1] if len(source.tokens) > 1 else None, "TABLE, MATERIALIZED VIEW or TOPIC"
+        )
     source.only(node, ("this", "kind", "exists", "properties"), _CREATE)
     schema = node.this
     if not isinstance(schema, exp.Schema):
@@ -59,7 +60,7 @@ def alter(source: Source) -> AlterTable:
     """Raises: `InvalidArgument`."""
     node = source.parse(_ALTER)
     if not isinstance(node, exp.Alter) or node.kind != "TABLE":
-        raise source.unexpected(source.tokens[1] if len(source.tokens) > 1 else None, "TABLE")
+        raise source.unexpected(source.tokens[1] if len(source.tokens) > 1 else None, "TABLE or MATERIALIZED VIEW")
     source.only(node, ("this", "kind", "exists", "actions"), _ALTER)
     changes: list[ColumnChange] = []
     for action in node.args["actions"]:
@@ -71,20 +72,23 @@ def drop(source: Source) -> DropTable:
     """Raises: `InvalidArgument`."""
     node = source.parse(_DROP)
     if not isinstance(node, exp.Drop) or node.kind != "TABLE":
-        # DROP MATERIALIZED VIEW will be read here.
-        raise source.unexpected(source.tokens[1] if len(source.tokens) > 1 else None, "TABLE, TOPIC or SUBSCRIPTION")
-    source.only(node, ("tables", "kind", "exists"), _DROP)
+        known = "TABLE, MATERIALIZED VIEW, TOPIC or SUBSCRIPTION"
+        raise source.unexpected(source.tokens[1] if len(source.tokens) > 1 else None, known)
+    source.only(node, ("tables", "kind", "exists", "cascade", "restrict"), _DROP)
     tables = node.args.get("tables") or []
     if len(tables) != 1:
         raise source.unexpected(tables[1] if tables else None, "the name of one table")
-    return DropTable(source.table_name(tables[0], _DROP), bool(node.args.get("exists")))
+    name = source.table_name(tables[0], _DROP)
+    return DropTable(name, bool(node.args.get("exists")), bool(node.args.get("cascade")))
 
 
 def describe(source: Source) -> DescribeTable:
     """Raises: `InvalidArgument`."""
     node = source.parse(_DESCRIBE)
     if not isinstance(node, exp.Describe) or node.args.get("kind") not in (None, "TABLE"):
-        raise source.unexpected(source.tokens[1] if len(source.tokens) > 1 else None, "TABLE or TOPIC")
+        raise source.unexpected(
+            source.tokens[1] if len(source.tokens) > 1 else None, "TABLE, MATERIALIZED VIEW or TOPIC"
+        )
     source.only(node, ("this", "kind"), _DESCRIBE)
     return DescribeTable(source.table_name(node.this, _DESCRIBE))
 
@@ -105,7 +109,7 @@ def show(source: Source) -> ShowTables | ShowCreateTable:
             return ShowCreateTable(describe(Source("DESCRIBE TABLE " + source.sql[tokens[2].start :])).name)
         except InvalidArgument:
             raise source.unexpected(tokens[2], "the name of a table") from None
-    known = "TABLES, TOPICS, SUBSCRIPTIONS, TRANSACTIONS or CREATE TABLE"
+    known = "TABLES, MATERIALIZED VIEWS, TOPICS, SUBSCRIPTIONS, TRANSACTIONS, CREATE TABLE or CREATE MATERIALIZED VIEW"
     raise source.unexpected(tokens[0] if tokens else None, known)
 
 

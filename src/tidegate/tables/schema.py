@@ -23,6 +23,8 @@ SEQ = "_seq"
 RETENTION_S = "retention_s"
 """An option of a table: how long old checkpoints of it can be read."""
 RETENTION_S_MIN = 60
+COMMENT = "comment"
+"""An option of a view: what people say about it."""
 SYSTEM_COLUMNS = (TS, OP, SEQ)
 """Names that no column of a table may have."""
 

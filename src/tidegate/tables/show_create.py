@@ -1,12 +1,15 @@
-"""The statement that creates a table as it is now, for SHOW CREATE TABLE.
+"""The statement that creates a table as it is now, for SHOW CREATE TABLE; or a view.
 
-Law: reading it gives the table's columns, key, shards and retention.
+Law: reading it gives the table's columns, key, shards and retention; the view's name, columns, query and options.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from tidegate.tables.column_type import to_sql
-from tidegate.tables.schema import RETENTION_S, Table
+from tidegate.tables.schema import COMMENT, RETENTION_S, Table
 
 
 def show_create(table: Table) -> str:
@@ -22,6 +25,20 @@ def show_create(table: Table) -> str:
     if RETENTION_S in table.options:
         end = f"TBLPROPERTIES ('shards' = '{table.shards}', '{RETENTION_S}' = '{table.options[RETENTION_S]}')"
     return f"CREATE TABLE {_quote(table.name)} (\n{body}\n) {end}"
+
+
+def show_create_view(name: str, columns: Sequence[str], sql: str, options: Mapping[str, Any]) -> str:
+    """CREATE MATERIALIZED VIEW with its query as it was written."""
+    lines = [f"CREATE MATERIALIZED VIEW {_quote(name)} ({', '.join(map(_quote, columns))})"]
+    if COMMENT in options:
+        lines.append(f"COMMENT {_text(options[COMMENT])}")
+    if RETENTION_S in options:
+        lines.append(f"TBLPROPERTIES ('{RETENTION_S}' = '{options[RETENTION_S]}')")
+    return "\n".join([*lines, f"AS {sql}"])
+
+
+def _text(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def _quote(name: str) -> str:

@@ -3,7 +3,7 @@
     CREATE TABLE [IF NOT EXISTS] name (column TYPE [NOT NULL] [PRIMARY KEY], ... [, PRIMARY KEY (column, ...)])
         [SHARDS n | WITH (shards = n, retention_s = n) | TBLPROPERTIES ('shards' = 'n', 'retention_s' = 'n')]
     ALTER TABLE [IF EXISTS] name ADD COLUMN[S] ... | DROP COLUMN[S] ... | RENAME COLUMN old TO new
-    DROP TABLE [IF EXISTS] name
+    DROP TABLE [IF EXISTS] name [CASCADE | RESTRICT]
     SHOW TABLES        DESCRIBE [TABLE] name        SHOW CREATE TABLE name
     INSERT INTO name [(column, ...)] VALUES (...), ... | SELECT ... [ON CONFLICT [(column, ...)] DO NOTHING]
     UPDATE name SET column = expression, ... [WHERE condition]
@@ -48,6 +48,8 @@ class AlterTable:
 class DropTable:
     name: str
     if_exists: bool = False
+    cascade: bool = False
+    """With all views that read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +59,15 @@ class ShowTables:
 
 @dataclass(frozen=True, slots=True)
 class ShowCreateTable:
+    """Of a view too, as in Spark."""
+
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class DescribeTable:
+    """A table or a view."""
+
     name: str
 
 

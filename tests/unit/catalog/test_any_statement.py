@@ -10,6 +10,7 @@ import pytest
 from tidegate.catalog.statements import Query, parse
 from tidegate.errors import InvalidArgument
 from tidegate.tables.statements import DescribeTable, DropTable
+from tidegate.tables.view_statements import CreateView, ShowViews
 from tidegate.topics.statements import CreateTopic, DescribeTopic, DropTopic
 
 
@@ -19,6 +20,8 @@ def test_each_kind_of_statement_finds_its_reader() -> None:
     assert parse("DESCRIBE audit") == DescribeTable("audit")
     assert parse("DROP TOPIC audit") == DropTopic("audit")
     assert parse("DROP TABLE audit") == DropTable("audit")
+    assert parse("CREATE MATERIALIZED VIEW v AS SELECT 1") == CreateView("v", "SELECT 1")
+    assert parse("/* all */ SHOW MATERIALIZED VIEWS") == ShowViews()
 
 
 @pytest.mark.parametrize(
@@ -53,7 +56,7 @@ def test_a_statement_without_words_is_told_so(sql: str) -> None:
         ("'x'", "\"'x'\" at column 1"),
         ("CREATE TOPIC", "the name of a topic is expected"),
         ("WITH x AS (SELECT 1) DELETE FROM t", "is not understood: INSERT INTO"),
-        ("CREATE MATERIALIZED VIEW v AS SELECT 1", "'MATERIALIZED' at column 8 is not understood"),
+        ("CREATE VIEW v AS SELECT 1", "'VIEW' at column 8 is not understood: MATERIALIZED VIEW"),
     ],
 )
 def test_what_is_neither_is_told_what_there_is(sql: str, complaint: str) -> None:

@@ -119,9 +119,13 @@ def test_topics_and_tables_share_their_names() -> None:
     log = Log()
     log.create("orders")
     log.do(log.catalog.plan_create_topic("audit"))
-    with pytest.raises(InvalidArgument, match=r"topic 'audit' exists since .*; topics, tables and views share their names"):
+    with pytest.raises(
+        InvalidArgument, match=r"topic 'audit' exists since .*; topics, tables and views share their names"
+    ):
         log.catalog.plan_create_table("audit", [ID], if_not_exists=True)
-    with pytest.raises(InvalidArgument, match=r"table 'orders' exists since .*; topics, tables and views share their names"):
+    with pytest.raises(
+        InvalidArgument, match=r"table 'orders' exists since .*; topics, tables and views share their names"
+    ):
         log.catalog.plan_create_topic("orders", if_not_exists=True)
     with pytest.raises(NotFound, match="'audit' is a topic, not a table"):
         log.catalog.table("audit")
