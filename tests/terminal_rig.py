@@ -20,6 +20,9 @@ from types import TracebackType
 SOURCE = Path(__file__).parents[1] / "src"
 _PIECE = re.compile(r"\x1b\[([?>]?)([0-9;]*)([A-Za-z])|\x1b\][^\x07]*\x07|\x1b[()][A-Z0-9]|\x1b[=>78M]|(.)", re.DOTALL)
 
+_BUSY_S = 0.3
+"""So much processor time only something that runs takes; a prompt with nobody typing takes none."""
+
 
 class Screen:
     """Characters and a cursor; lines that leave it at the top are kept."""
@@ -153,6 +156,22 @@ class Terminal:
         self.type(line + "\r")
         self.wait(lambda _: len(self.screen.lines) > before and self.screen.lines[-1] == prompt.rstrip())
         return "\n".join(self.screen.lines[before:-1])
+
+    def wait_busy(self, *, timeout: float = 30.0) -> None:
+        """Wait until what was typed runs: keys go to nobody's prompt, and the processor is used."""
+        deadline = time.monotonic() + timeout
+        began = self._cpu_s()
+        while self._is_prompting() or self._cpu_s() - began < _BUSY_S:
+            assert time.monotonic() < deadline and self._read(0.02), f"nothing runs\n{self.screen.text}"
+
+    def _is_prompting(self) -> bool:
+        """Whether Ctrl-C is a key for the program, and no signal."""
+        return not termios.tcgetattr(self._fd)[3] & termios.ISIG
+
+    def _cpu_s(self) -> float:
+        """How much processor time it has used; Linux only."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def wait_end(self, timeout: float = 30.0) -> int:
         """Its exit code."""

@@ -6,6 +6,7 @@ Exit codes: 0 fine; 1 the input or the data is wrong; 2 the command line is wron
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 import sys
@@ -141,6 +142,8 @@ def main() -> None:
             tidegate(prog_name="tidegate")
         finally:
             sys.stdout.flush()
+    except SystemExit as end:
+        _end(end)
     except KeyboardInterrupt:
         os._exit(INTERRUPTED)
     except BrokenPipeError:
@@ -150,6 +153,16 @@ def main() -> None:
         _silence(sys.stdout)
         Failure(_explain(error)).show()
         sys.exit(Failure.exit_code)
+
+
+def _end(end: SystemExit) -> None:
+    """End the process at once: taking apart all that was loaded takes 0.2 s, and everything is closed by now."""
+    if not isinstance(end.code, int | None):
+        raise end
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(end.code or 0)
 
 
 if __name__ == "__main__":

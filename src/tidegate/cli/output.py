@@ -9,16 +9,17 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, time, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich import box
 from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from tidegate.clock.timestamp import Timestamp
+
+if TYPE_CHECKING:  # Where they are used they are imported: a command whose output is plain need not wait for them.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 _PIPE_WIDTH: Final = 160
 """Columns for tables when nobody's terminal says how many there are."""
@@ -31,8 +32,18 @@ json_option: Final[Callable[[Any], Any]] = click.option(
 
 def console() -> Console:
     """What goes to stdout. In a pipe: no colours, and wide enough that tables keep their lines."""
+    from rich.console import Console
+
     width = None if sys.stdout.isatty() else columns()
     return Console(file=sys.stdout, width=width, highlight=False, markup=False, soft_wrap=False)
+
+
+def has_colours() -> bool:
+    """Whether stdout takes colours."""
+    if not (sys.stdout.isatty() or os.environ.get("FORCE_COLOR") or os.environ.get("TTY_COMPATIBLE")):
+        return False  # As `console` would say, without loading what draws.
+    screen = console()
+    return screen.is_terminal and not (screen.no_color or screen.is_dumb_terminal)
 
 
 def columns() -> int:
@@ -61,6 +72,10 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right: 
 
 def make_table(titles: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right: str = "") -> Table:
     """A table; the columns named in `right`, separated by spaces, are aligned to the right."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
     aligned = right.split()
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for number, title in enumerate(titles):
@@ -74,6 +89,8 @@ def make_table(titles: Sequence[str], rows: Iterable[Sequence[str | Text]], *, r
 
 
 def print_line(text: str = "", *, style: str | None = None) -> None:
+    from rich.text import Text
+
     console().print(Text(text, style=style or ""))
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import RenderableType
-from rich.live import Live
 
 from tidegate.cli.output import console, print_json
 from tidegate.errors import NotFound
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from tidegate.database.database import Database
 
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
@@ -103,6 +103,8 @@ def show(
         for line in as_lines(found) if as_json else ():
             print_json(line)
         return
+    from rich.live import Live
+
     screen = console()
     if as_json or not screen.is_terminal:
         while True:

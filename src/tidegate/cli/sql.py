@@ -116,10 +116,10 @@ def sql(
         settings = replace(settings, limit=Settings().limit)
     renderer: Renderer = JsonRenderer() if as_json else CsvRenderer() if as_csv else TextRenderer(footers=is_shell)
     scripts = [(name, "" if name == "-" else read_file(Path(name))) for name in files]  # Before anything is opened.
+    if is_shell:
+        from tidegate.cli.shell.terminal import Terminal
     with _opened(path, settings, create=create, is_shell=is_shell) as (opening, session):
         if is_shell:
-            from tidegate.cli.shell.terminal import Terminal
-
             Terminal(path, session, opening, renderer).run()
             return
         with _left(session):
@@ -131,6 +131,8 @@ def sql(
 def _opened(path: Path, settings: Settings, *, create: bool, is_shell: bool) -> Iterator[tuple[Opening, Session]]:
     """A session, and its end: a query that was left behind and still runs keeps the database from being closed."""
     opening = Opening(path, create=create)
+    if not is_shell:
+        opening.start()  # A shell does once it shows its prompt.
     session = Session(opening.database, settings, is_terminal=is_shell)
     code = 1
     try:

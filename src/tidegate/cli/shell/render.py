@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
-from tidegate.cli.output import columns, console, duration, print_json, printable, to_json
+from tidegate.cli.output import columns, duration, has_colours, print_json, printable, to_json
 from tidegate.cli.shell.answer import Answer, Rows, unique_names
 from tidegate.cli.shell.layout import Line, lay_out
 from tidegate.cli.shell.settings import Settings
@@ -116,8 +116,7 @@ class CsvRenderer:
 
 def print_lines(lines: Iterator[Line]) -> None:
     """Styled lines to stdout; nothing is cut, and a pipe gets no control code."""
-    screen = console()
-    styles = _CODES if screen.is_terminal and not (screen.no_color or screen.is_dumb_terminal) else {}
+    styles = _CODES if has_colours() else {}
     for line in lines:
         pieces = [f"{styles[style]}{text}\x1b[0m" if style in styles else text for style, text in line]
         sys.stdout.write("".join(pieces).rstrip() + "\n")

@@ -180,8 +180,8 @@ class Session:
             if not writes or not self._is_terminal:
                 self._leave(call, error)
                 raise
-        self.wait_note("it writes, and is waited for; Ctrl-C again leaves it behind")
         try:
+            self.wait_note("it writes, and is waited for; Ctrl-C again leaves it behind")
             return call.wait()
         except KeyboardInterrupt as error:
             if not call.is_done:

@@ -62,8 +62,6 @@ _WORDS: Final = {
 }
 _KINDS: Final = {"string": "class:string", "number": "class:number", "comment": "class:comment"}
 _CHANGES_NAMES: Final = frozenset({"CREATE", "ALTER", "DROP"})
-_BANNER_S: Final = 0.3
-"""How long the first lines wait to say where the database is open."""
 _NAME_WIDTH: Final = 24
 
 
@@ -102,9 +100,9 @@ class Terminal:
         logger.addHandler(handler)
         self._session.wait_note = lambda text: click.echo("\n" + click.style(text, dim=True))
         try:
-            self._greet()
-            self._opening.warm_up()
-            Thread(target=self._watch_opening, name="tidegate sql opening", daemon=True).start()
+            click.echo(f"tidegate {__version__} · {printable(str(self._path))}")
+            click.echo("A statement ends with ;   \\? helps   \\q leaves")
+            self._prompt.app.after_render += self._open
             while self._once():
                 pass
         finally:
@@ -113,21 +111,18 @@ class Terminal:
             if note:
                 click.echo(note)
 
-    def _greet(self) -> None:
-        where = ""
-        try:
-            db = self._opening.database_within(_BANNER_S)
-        except KeyboardInterrupt:
-            db = None
-        if db is not None:
-            where = "" if db.is_owner else ", reached through the process that has it open"
-        click.echo(f"tidegate {__version__} · {printable(str(self._path))}{where}")
-        click.echo("A statement ends with ;   \\? helps   \\q leaves")
+    def _open(self, _: object) -> None:
+        """The prompt is there: open the database, which takes the processor for about a second."""
+        self._prompt.app.after_render -= self._open
+        self._opening.start()
+        self._opening.warm_up()
+        Thread(target=self._watch_opening, name="tidegate sql opening", daemon=True).start()
 
     def _watch_opening(self) -> None:
         """A database that cannot be opened ends the shell, also while it waits for a line."""
         try:
-            self._opening.database()
+            if not self._opening.database().is_owner:
+                self._notes.append("another process has the database open; it is reached through that one")
         except Exception as error:
             app, why = self._prompt.app, error
             if app.loop is not None and app.is_running:
