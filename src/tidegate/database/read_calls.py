@@ -164,32 +164,28 @@ class ReadCalls(TableCalls):
         cancel: Cancel | None = None,
     ) -> Result:
         """The answer to a query for whoever remembers with `memory`."""
-        began = time.monotonic()
+        until = None if wanted.timeout_s is None else time.monotonic() + wanted.timeout_s
         prepared = prepare(bind(sql, params))
-        place, tables = self._place(prepared, wanted, memory, snapshot)
+        place, tables = self._place(prepared, wanted, memory, snapshot, until, cancel)
         try:
-            engine, rows = self._compute(prepared.sql, tables, wanted, began, cancel)
+            engine, rows = self._compute(prepared.sql, tables, wanted, until, cancel)
         except TailTooLong:
             if wanted.asked.level == "timestamp" or snapshot is not None:
                 raise
             # The log behind the last checkpoint is too long to be read each time: a newer checkpoint has to come.
-            place, tables = self._place(prepared, wanted, memory, snapshot, checkpoint=True)
-            engine, rows = self._compute(prepared.sql, tables, wanted, began, cancel)
+            place, tables = self._place(prepared, wanted, memory, snapshot, until, cancel, checkpoint=True)
+            engine, rows = self._compute(prepared.sql, tables, wanted, until, cancel)
         if memory is not None:
             memory.read(place.at)
         return Result(rows, place.at, engine=engine, waited_ms=place.waited_ms)
 
     def _compute(
-        self, sql: str, tables: dict[str, TableAt], wanted: ReadSettings, began: float, cancel: Cancel | None
+        self, sql: str, tables: dict[str, TableAt], wanted: ReadSettings, until: float | None, cancel: Cancel | None
     ) -> tuple[str, pa.Table]:
         """Who computed the answer, and the answer."""
-
-        def left() -> float | None:
-            return None if wanted.timeout_s is None else max(wanted.timeout_s - (time.monotonic() - began), 0.001)
-
         if wanted.engine != "spark":
             try:
-                return "duckdb", self.cut_reader.query(sql, tables, timeout_s=left(), cancel=cancel)
+                return "duckdb", self.cut_reader.query(sql, tables, timeout_s=_left_s(until), cancel=cancel)
             except NeedsSpark as error:
                 if wanted.engine == "duckdb":
                     raise InvalidArgument(
@@ -198,7 +194,7 @@ class ReadCalls(TableCalls):
         from tidegate.spark.query import answer
 
         with self.cut_reader.kept(tables) as pinned:
-            return "spark", answer(self.path, sql, pinned, timeout_s=left(), cancel=cancel)
+            return "spark", answer(self.path, sql, pinned, timeout_s=_left_s(until), cancel=cancel)
 
     def read_stream(
         self,
@@ -209,14 +205,15 @@ class ReadCalls(TableCalls):
         snapshot: Snapshot | None = None,
     ) -> ResultStream:
         """As `read`, batch by batch."""
+        until = None if wanted.timeout_s is None else time.monotonic() + wanted.timeout_s
         prepared = prepare(bind(sql, params))
-        place, tables = self._place(prepared, wanted, memory, snapshot)
+        place, tables = self._place(prepared, wanted, memory, snapshot, until)
         try:
             found = ResultStream(self.cut_reader.stream(prepared.sql, tables), place.at, place.waited_ms)
         except TailTooLong:
             if wanted.asked.level == "timestamp" or snapshot is not None:
                 raise
-            place, tables = self._place(prepared, wanted, memory, snapshot, checkpoint=True)
+            place, tables = self._place(prepared, wanted, memory, snapshot, until, checkpoint=True)
             found = ResultStream(self.cut_reader.stream(prepared.sql, tables), place.at, place.waited_ms)
         except NeedsSpark as error:
             raise InvalidArgument(
@@ -227,13 +224,14 @@ class ReadCalls(TableCalls):
         return found
 
     def take_snapshot(self, wanted: ReadSettings, memory: Memory, timeout_s: float) -> Snapshot:
-        place = self._begin_read(wanted, memory.seen, ())
+        until = None if wanted.timeout_s is None else time.monotonic() + wanted.timeout_s
+        place = self._begin_read(wanted, memory.seen, (), until)
         memory.read(place.at)
         return Snapshot(self, place.at, wanted, timeout_s)  # type: ignore[arg-type]
 
     def wait_visible(self, timestamp: Timestamp) -> None:
         """Wait until everything at or below a Timestamp can be read."""
-        self._begin_read(ReadSettings(Asked("timestamp", at=timestamp)), Seen(), ())
+        self._begin_read(ReadSettings(Asked("timestamp", at=timestamp)), Seen(), (), None)
 
     def _place(
         self,
@@ -241,37 +239,55 @@ class ReadCalls(TableCalls):
         wanted: ReadSettings,
         memory: Memory | None,
         snapshot: Snapshot | None,
+        until: float | None,
+        cancel: Cancel | None = None,
         *,
         checkpoint: bool = False,
     ) -> tuple[ReadPlace, dict[str, TableAt]]:
-        """The cut that a query gets, and every table that it reads."""
+        """The cut that a query gets, and every table that it reads. `until` is the time by which it has to have it."""
         seen = Seen() if memory is None else memory.seen
         if prepared.tables or not prepared.times:
-            place = self._begin_read(wanted, seen, prepared.tables, checkpoint=checkpoint)
+            place = self._begin_read(wanted, seen, prepared.tables, until, cancel, checkpoint=checkpoint)
             manifest = None if snapshot is None else snapshot.manifest
             tables = {name: TableAt(table, place.at, manifest) for name, table in place.tables.items()}
         else:
             place, tables = ReadPlace(Timestamp.ZERO, {}), {}
         for name, as_of in prepared.times.items():
-            tables[name] = self._table_as_of(as_of, wanted)
+            tables[name] = self._table_as_of(as_of, wanted, until, cancel)
         if not prepared.tables and prepared.times:
             place = ReadPlace(max(each.at for each in tables.values()), {})
         return place, tables
 
     def _begin_read(
-        self, wanted: ReadSettings, seen: Seen, names: Sequence[str], *, checkpoint: bool = False
+        self,
+        wanted: ReadSettings,
+        seen: Seen,
+        names: Sequence[str],
+        until: float | None,
+        cancel: Cancel | None = None,
+        *,
+        checkpoint: bool = False,
     ) -> ReadPlace:
-        timeout_ms = None if wanted.timeout_s is None else max(round(wanted.timeout_s * 1000), 1)
-        ask = ReadAsk(wanted.asked, seen, names, timeout_ms, round(wanted.max_lag_s * 1000), checkpoint)
+        left_s = _left_s(until)
+        ask = ReadAsk(
+            wanted.asked,
+            seen,
+            names,
+            None if left_s is None else max(round(left_s * 1000), 1),
+            round(wanted.max_lag_s * 1000),
+            checkpoint,
+            None if cancel is None else lambda: cancel.is_set,
+        )
         return self.again(lambda: self.backend.begin_read(ask))
 
-    def _table_as_of(self, as_of: AsOf, wanted: ReadSettings) -> TableAt:
+    def _table_as_of(self, as_of: AsOf, wanted: ReadSettings, until: float | None, cancel: Cancel | None) -> TableAt:
         if as_of.checkpoint is not None:
             manifest = self.cut_reader.store.checkpoint(as_of.checkpoint)
             at = manifest.timestamp
             return TableAt(self.again(lambda: self.backend.table(as_of.table, at)), at, manifest)
         asked = Asked("timestamp", at=as_of.timestamp or Timestamp.ZERO)
-        place = self._begin_read(ReadSettings(asked, wanted.timeout_s, wanted.max_lag_s), Seen(), [as_of.table])
+        settings = ReadSettings(asked, wanted.timeout_s, wanted.max_lag_s)
+        place = self._begin_read(settings, Seen(), [as_of.table], until, cancel)
         return TableAt(place.tables[as_of.table], place.at)
 
     @property
@@ -297,6 +313,10 @@ class ReadCalls(TableCalls):
             reader.close()
         if metadata is not None:
             metadata.close()
+
+
+def _left_s(until: float | None) -> float | None:
+    return None if until is None else max(until - time.monotonic(), 0.001)
 
 
 def prepare(sql: str) -> Prepared:

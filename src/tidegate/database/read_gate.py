@@ -40,6 +40,8 @@ class ReadAsk(NamedTuple):
     max_lag_ms: int = MAX_LAG_MS
     checkpoint: bool = False
     """Whether only a checkpoint will do."""
+    is_cancelled: Callable[[], bool] | None = None
+    """Whether nobody waits for it any more. Within a process only."""
 
 
 class ReadPlace(NamedTuple):
@@ -138,6 +140,7 @@ class ReadGate:
             late = _late(late, needed)
             if not late:
                 return
+            _check_cancelled(ask, needed)
             now = min(needed, self._engine.log.allocate(1))
             reached = {name: _reached(writer, now) for name, writer in late.items()}
             slowest = min(reached, key=lambda name: reached[name])
@@ -155,6 +158,7 @@ class ReadGate:
             service = pipeline.service_time
             if service >= needed:
                 return service
+            _check_cancelled(ask, needed)
             if pipeline.is_paused:
                 held_by = pipeline.what_holds()
                 raise Stalled(f"the read needs a checkpoint at {needed}: {held_by}; resume it", held_by=held_by)
@@ -178,6 +182,11 @@ def _reached(writer: ChannelWriter, now: Timestamp) -> Timestamp:
     oldest = writer.status().channel.oldest_in_flight
     upto = now if oldest is None else min(now, oldest)
     return max(writer.latest_tick.time_tick, Timestamp(int(upto) - 1))
+
+
+def _check_cancelled(ask: ReadAsk, needed: Timestamp) -> None:
+    if ask.is_cancelled is not None and ask.is_cancelled():
+        raise WaitTimeout(f"the read was cancelled while it waited for {needed}")
 
 
 def _error(found: GiveUp, needed: Timestamp, what: str, held_by: str) -> TidegateError:

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from read_shop import TABLE, Shop
 
 from engine_rig import House
+from folding import folding
+from tidegate.database import engine as engine_module
 
 
 @pytest.fixture
@@ -29,3 +32,17 @@ def open_house(tmp_path: Path) -> Iterator[Callable[..., House]]:
 @pytest.fixture
 def house(open_house: Callable[..., House]) -> House:
     return open_house()
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.setattr(engine_module, "spark_worker", folding())
+    found = Shop(tmp_path / "shop.tide")
+    found.owner.sql(TABLE)
+    yield found
+    found.close()
+
+
+@pytest.fixture(params=["owner", "client"])
+def db(shop: Shop, request: pytest.FixtureRequest) -> Any:
+    return shop.owner if request.param == "owner" else shop.open()

@@ -3,60 +3,18 @@
 Checkpoints are made by `flush` alone here, so that a test decides what the last one holds.
 """
 
-import asyncio
 import datetime
 import decimal
 import threading
-import time
 
 import pyarrow as pa
 import pytest
+from read_shop import ids
 
 import tidegate
-from folding import folding
 from helpers import eventually
-from tidegate import DatabaseSettings, LogSettings, Timestamp, errors
-from tidegate.database import engine as engine_module
+from tidegate import DatabaseSettings, Timestamp, errors
 from tidegate.database.tails import Tails
-
-TABLE = "CREATE TABLE t (id BIGINT PRIMARY KEY, v STRING) SHARDS 2"
-
-
-class Shop:
-    """A database with an owner and clients, all in this process, the clients through the socket."""
-
-    def __init__(self, path):
-        self.path = path
-        self.opened = []
-        self.owner = self.open()
-
-    def open(self, **options):
-        settings = DatabaseSettings(log=LogSettings(tick_interval_ms=1000), channels=2, barrier_interval_ms=3_600_000)
-        self.opened.append(tidegate.open(self.path, settings=settings, **options))
-        return self.opened[-1]
-
-    def close(self):
-        for each in reversed(self.opened):
-            each.close()
-
-
-@pytest.fixture
-def shop(tmp_path, monkeypatch):
-    monkeypatch.setattr(engine_module, "spark_worker", folding())
-    found = Shop(tmp_path / "shop.tide")
-    found.owner.sql(TABLE)
-    yield found
-    found.close()
-
-
-@pytest.fixture(params=["owner", "client"])
-def db(shop, request):
-    return shop.owner if request.param == "owner" else shop.open()
-
-
-def ids(result):
-    return sorted(row["id"] for row in result.rows())
-
 
 ALL = "SELECT id FROM t"
 ORDER = [("_ts", "ascending"), ("_seq", "ascending")]
@@ -294,85 +252,6 @@ class TestTimeTravel:
     def test_what_is_no_time_is_named(self, db, text, why):
         with pytest.raises(errors.InvalidArgument, match=why):
             db.query(f"SELECT * FROM t {text}")
-
-
-class TestWaiting:
-    def test_a_read_that_is_there_already_does_not_wait_for_a_tick(self, shop, db):
-        """Seed 004: service time >= guarantee goes on at once. Regular ticks come every second here."""
-        db.insert("t", [(1, "a")])
-        began = time.monotonic()
-        for level in ("strong", "session", "eventual", "bounded"):
-            db.query(ALL, level)
-        assert time.monotonic() - began < 0.9
-
-    def test_what_holds_a_channel_is_named_and_the_read_goes_well_when_it_is_gone(self, shop, db):
-        """Issue 5: no progress for 3 s is an error that says which part holds the watermark, and what to do."""
-        writer = shop.owner.engine.log.channel("data-0", create=False)
-        held = writer.reserve(["table/1.t/0"], count=1, size=1, timeout_s=1.0)
-        try:
-            began = time.monotonic()
-            with pytest.raises(errors.Stalled, match=r"channel 'data-0'.*append to table/1\.t/0.*eventual") as caught:
-                db.query(ALL, "strong")
-            assert 2.5 < time.monotonic() - began < 8 and caught.value.why == "stalled"
-            assert "append" in caught.value.held_by
-            assert ids(db.query(ALL, "eventual")) == []
-            with pytest.raises(errors.WaitTimeout, match=r"time was up after 0\.\d+ s"):
-                db.query(ALL, "strong", timeout=0.2)
-        finally:
-            held.release()
-        assert ids(db.query(ALL, "strong")) == []
-
-    def test_further_off_than_max_lag_is_an_error_at_once(self, shop, db):
-        writer = shop.owner.engine.log.channel("data-0", create=False)
-        held = writer.reserve(["table/1.t/0"], count=1, size=1, timeout_s=1.0)
-        try:
-            eventually(lambda: shop.owner.engine.log.allocate(1).ms_since(held.time_tick) > 100)
-            began = time.monotonic()
-            with pytest.raises(errors.Stalled, match="`max_lag`") as caught:
-                db.query(ALL, "strong", max_lag=0.05)
-            assert time.monotonic() - began < 1 and caught.value.why == "lag"
-        finally:
-            held.release()
-
-    def test_when_the_log_behind_the_checkpoint_is_too_long_a_barrier_is_asked_for(self, shop, db, monkeypatch):
-        """Issue 5: a read that has to wait asks for a barrier now. The next regular one comes in an hour."""
-        monkeypatch.setattr(db.cut_reader.tails, "_bytes_max", 10_000)
-        shop.owner.insert("t", [(number, "x" * 100) for number in range(1000)])
-        found = db.query("SELECT count(*) AS n FROM t", "strong")
-        assert found.rows() == [{"n": 1000}]
-        assert shop.owner.engine.pipeline.service_time == found.timestamp
-
-    def test_a_stopped_pipeline_is_named(self, shop, db, monkeypatch):
-        monkeypatch.setattr(db.cut_reader.tails, "_bytes_max", 10_000)
-        shop.owner.pause_pipeline()
-        shop.owner.insert("t", [(number, "x" * 100) for number in range(1000)])
-        with pytest.raises(errors.Stalled, match="the pipeline is paused"):
-            db.query(ALL, "strong")
-        shop.owner.resume_pipeline()
-        assert len(db.query(ALL, "strong")) == 1000
-
-
-class TestCancelling:
-    LONG = "SELECT count(*) AS n FROM range(1000000) a CROSS JOIN range(1000000) b WHERE a.id * b.id % 7 = 3"
-
-    def test_a_query_ends_at_its_timeout(self, db):
-        began = time.monotonic()
-        with pytest.raises(errors.WaitTimeout, match=r"longer than its timeout of 0\.\d+ s"):
-            db.query(self.LONG, timeout=0.3)
-        assert time.monotonic() - began < 5
-        assert db.query("SELECT 1 AS one").rows() == [{"one": 1}]
-
-    def test_cancelling_the_task_ends_the_query(self, db):
-        async def work():
-            task = asyncio.create_task(db.query_async(self.LONG))
-            await asyncio.sleep(0.2)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            return (await db.query_async("SELECT 1 AS one")).rows()
-
-        assert asyncio.run(work()) == [{"one": 1}]
-        eventually(lambda: not any(each.name.startswith("asyncio") for each in threading.enumerate()))
 
 
 class TestAnswers:
