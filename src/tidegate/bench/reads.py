@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import tidegate
+from tidegate.bench.first_answer import command_s, shell_s
 from tidegate.bench.report import Report, alternate
 from tidegate.bench.work import Work
 from tidegate.database.database import Database
@@ -181,12 +182,39 @@ def flush(report: Report, work: Work) -> None:
     report.add("reads.flush.idle", value * 1000, "ms", against="1,000 ms", ratio=value, goal="<= 1.0")
 
 
+def first_answer(report: Report, work: Work) -> None:
+    """`tidegate sql` on a database with layers, and rows that are in no checkpoint: the first answer of a process."""
+    path, compiled = work.directory / "first.tide", work.directory / "compiled"
+    names = ("t", "u", "v", "w")
+    with _database(work, path.name) as db:
+        for name in names:
+            db.sql(f"CREATE TABLE {name} {_COLUMNS}")
+        for number in range(work.pick(4, 1)):
+            for name in names:
+                db.upsert(name, [_row(number * 500 + each) for each in range(2_000)])
+            db.flush(300)
+    with _database(work, path.name, pipeline=False) as db:
+        for name in names:
+            db.upsert(name, [_row(each) for each in range(300)])
+    command_s(path, _SUMS, compiled)  # Compiles what is loaded.
+    shell_s(path, _SUMS, "1,000 rows", compiled)
+    rounds = range(work.pick(7, 1))
+    answered, ended = zip(*[command_s(path, _SUMS, compiled) for _ in rounds])
+    prompted, told = zip(*[shell_s(path, _SUMS, "1,000 rows", compiled) for _ in rounds])
+    for name, times in (("command", answered), ("command_end", ended), ("prompt", prompted), ("shell", told)):
+        value = statistics.median(times)
+        report.add(
+            f"reads.first_answer.{name}", value * 1000, "ms", against="1,500 ms", ratio=value / 1.5, goal="<= 1.0"
+        )
+
+
 MEASURES: Final[dict[str, Measure]] = {
     "reads.point": point,
     "reads.aggregate": aggregate,
     "reads.layers": layers,
     "reads.strong": strong,
     "reads.flush": flush,
+    "reads.first_answer": first_answer,
 }
 
 
