@@ -27,20 +27,14 @@ SELECT arrays_zip(a, w) FROM nest
 SELECT map_entries(m) FROM nest
 SELECT to_json(st) FROM nest
 SELECT get_json_object('{"a": 1.50}', '$.a')
-SELECT customer, count(*) FROM orders GROUP BY ROLLUP (customer) ORDER BY 1
 SELECT approx_count_distinct(customer) FROM orders
-SELECT grouping(customer), count(*) FROM orders GROUP BY CUBE (customer)
 SELECT sum(s) FROM words
 SELECT mode(qty) FROM orders
-SELECT corr(qty, id) FROM orders
 SELECT id, sum(qty) OVER (ORDER BY qty RANGE BETWEEN 1 PRECEDING AND CURRENT ROW) AS s FROM orders ORDER BY id
 SELECT id, count(DISTINCT qty) OVER () FROM orders
-SELECT id, last_value(qty) IGNORE NULLS OVER (ORDER BY id) AS n FROM orders ORDER BY id
-SELECT * FROM nums NATURAL JOIN orders
 SELECT 1 UNION SELECT 'a'
 SELECT 1, 2 UNION SELECT 1
 WITH RECURSIVE t AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM t WHERE n < 3) SELECT * FROM t
-SELECT id FROM orders WHERE (customer, qty) IN (SELECT name, 1 FROM customers)
 SELECT id FROM nums SORT BY id
 SELECT id FROM nums TABLESAMPLE (100 PERCENT)
 SELECT rand(1) > 2
@@ -61,3 +55,10 @@ SELECT date_format(d, 'D') FROM days
 SELECT i > 99999999999999999999.5 FROM nums
 SELECT CAST(1.5F AS DOUBLE)
 SELECT lower('İ')
+SELECT count(*) FROM days GROUP BY window(ts, '1 month')
+SELECT d, window_time(window) FROM (SELECT d, window(ts, '1 hour') AS window FROM days)
+SELECT window, sum(id) AS s FROM days GROUP BY ROLLUP (window(ts, '1 day'))
+SELECT count(*) AS n FROM orders WHERE id < 0 GROUP BY GROUPING SETS (())
+SELECT customer, sum(qty) AS s FROM orders GROUP BY customer QUALIFY rank() OVER (ORDER BY s DESC) <= 2 ORDER BY s
+SELECT ts + INTERVAL 1 HOUR 30 MINUTES FROM days
+SELECT session_window(ts, '1 hour') AS w, id FROM days

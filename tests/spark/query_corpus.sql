@@ -368,7 +368,6 @@ SELECT count(DISTINCT d) FROM nums
 SELECT first(id) FROM orders WHERE id = 3
 SELECT any_value(customer) FROM orders WHERE id = 1
 SELECT customer, day FROM orders GROUP BY customer
-SELECT customer, count(*) FROM orders GROUP BY ROLLUP (customer) ORDER BY 1
 SELECT approx_count_distinct(customer) FROM orders
 SELECT grouping(customer), count(*) FROM orders GROUP BY CUBE (customer)
 SELECT sum(s) FROM words
@@ -386,6 +385,11 @@ SELECT covar_pop(qty, id), covar_samp(qty, id) FROM orders
 SELECT avg(d), sum(d) FROM nums WHERE id < 4
 SELECT exp(1), ln(10), log10(2), power(1.1, 10), sin(1), cos(1), tan(1), atan(1), degrees(1), radians(90)
 SELECT corr(qty, id) FROM orders
+SELECT corr(qty, id), corr(1, id) FROM orders
+SELECT customer, corr(qty, id) AS c FROM orders GROUP BY customer
+SELECT corr(d, i), corr(id, i) FROM nums
+SELECT corr(qty, id) FROM orders WHERE id < 0
+SELECT customer, stddev(qty), var_pop(qty), stddev_pop(amount) FROM orders GROUP BY customer HAVING count(*) > 1 ORDER BY customer
 
 -- windows
 SELECT id, row_number() OVER (ORDER BY id) FROM orders ORDER BY id
@@ -642,3 +646,123 @@ SELECT upper(customer) AS customer, sum(qty) FROM orders GROUP BY customer ORDER
 SELECT st.x AS x, sum(id) FROM nest GROUP BY st.x HAVING sum(id) > 1 ORDER BY x
 SELECT lower('İ')
 SELECT regexp_replace('aXbX', 'X$', ''), regexp_extract('k=v;', '(\\w+)=(\\w*)', 2), 'a.b' RLIKE 'a\\.b', 'tab\t' RLIKE '\\t$'
+
+-- windows of time, grouping sets and what views use
+SELECT CAST(1 AS DECIMAL(38,4)) / CAST(3 AS DECIMAL(38,4)), CAST(amount AS DECIMAL(38,6)) / CAST(qty AS DECIMAL(38, 4)) FROM orders
+SELECT CAST(1 AS DECIMAL(38,4)) / CAST(0 AS DECIMAL(38,4))
+SELECT CAST('0.00004' AS DECIMAL(38,6)) > CAST('0.00' AS DECIMAL(36,2)), CAST('0.00006' AS DECIMAL(38,6)) > CAST('0.00' AS DECIMAL(36,2)), CAST('0.00005' AS DECIMAL(38,6)) = CAST('0' AS DECIMAL(36,2))
+SELECT sum(amount) > (SELECT sum(amount) * 0.0001 FROM orders) FROM orders
+SELECT CAST(amount AS DECIMAL(36, 2)) > CAST(amount AS DECIMAL(36, 2)) * 0.00010 FROM orders
+SELECT window.start FROM (SELECT count(*) AS n, window FROM days GROUP BY window(ts, '10 minutes')) ORDER BY 1
+SELECT count(*), window.start, window.end FROM days GROUP BY window(ts, '10 minutes') ORDER BY 2
+SELECT count(*), window.start, window.end AS e FROM days GROUP BY window(ts, '10 minutes', '5 minutes') ORDER BY 2
+SELECT window(ts, '1 hour') AS w, id FROM days ORDER BY id
+SELECT window(ts, '1 hour').start, id FROM days ORDER BY id
+SELECT window, count(*) FROM days GROUP BY window(ts, '1 day', '12 hours', '1 hour')
+SELECT window(ts, '1 hour', '20 minutes') AS w, id FROM days
+SELECT count(*) FROM days GROUP BY window(ts, '10 minutes', '7 minutes')
+SELECT id, row_number() OVER (PARTITION BY customer ORDER BY id) AS r FROM orders QUALIFY r = 1
+SELECT id FROM orders QUALIFY row_number() OVER (PARTITION BY customer ORDER BY id) = 1 ORDER BY id
+SELECT max(id), window FROM days WHERE id < 0 GROUP BY window(ts, '1 hour')
+SELECT id FROM days WHERE window(ts, '1 hour').start > '2000-01-01'
+SELECT window(ts, '1 hour').start AS s, count(*) FROM days GROUP BY s
+SELECT window(ts, '1 hour').start AS s, window(ts, '1 hour').end AS e, count(*) FROM days GROUP BY s, e ORDER BY s
+SELECT window.start, count(*) FROM days GROUP BY window(ts, '1 hour') HAVING window.start > '2000-01-01' ORDER BY window.start
+SELECT window.start, window.end, window(ts, '1 hour') FROM days GROUP BY window(ts, '1 hour')
+SELECT customer, qty, count(*), sum(qty), grouping(customer), grouping_id(), grouping_id(customer, qty) FROM orders GROUP BY ROLLUP (customer, qty) ORDER BY 1, 2, 5, 6, 3
+SELECT customer, count(*) FROM orders GROUP BY ROLLUP (customer) ORDER BY 1, 2
+SELECT customer, qty, count(*) AS n FROM orders GROUP BY CUBE (customer, qty)
+SELECT customer, qty, count(*) AS n FROM orders GROUP BY customer, qty WITH ROLLUP
+SELECT customer, qty, count(*) AS n FROM orders GROUP BY customer, qty WITH CUBE
+SELECT customer, qty, count(*) AS n FROM orders GROUP BY GROUPING SETS ((customer, qty), (customer), ())
+SELECT customer, qty, count(*) AS n, grouping_id() FROM orders GROUP BY customer, qty GROUPING SETS ((qty), customer)
+SELECT customer, qty, day, count(*) AS n, grouping_id() FROM orders GROUP BY customer, ROLLUP (qty, day)
+SELECT customer, qty, day, count(*) AS n FROM orders GROUP BY customer, CUBE ((qty, day))
+SELECT customer, qty, day, count(*) AS n FROM orders GROUP BY ROLLUP (customer), ROLLUP (qty)
+SELECT customer, count(*) AS n FROM orders WHERE id < 0 GROUP BY ROLLUP (customer)
+SELECT customer, count(*) AS n FROM orders WHERE id < 0 GROUP BY GROUPING SETS ((customer), ())
+SELECT d, count(*) AS n, sum(d), grouping(d) FROM nums GROUP BY ROLLUP (d)
+SELECT upper(customer) AS u, count(*) AS n, max(customer) FROM orders GROUP BY ROLLUP (upper(customer)) HAVING count(*) > 1
+SELECT customer, sum(qty) AS s, rank() OVER (ORDER BY sum(qty) DESC) AS r FROM orders GROUP BY ROLLUP (customer)
+SELECT customer AS c, count(DISTINCT qty) FROM orders GROUP BY CUBE (c)
+SELECT 1 AS one, customer, count(*) FROM orders GROUP BY ROLLUP (2)
+SELECT customer, coalesce(customer, 'all') AS c, count(*) FROM orders GROUP BY ROLLUP (customer)
+SELECT customer, qty, count(*) FROM orders GROUP BY GROUPING SETS ((customer), (customer), (qty))
+SELECT CASE WHEN grouping(customer) = 1 THEN 'all' ELSE customer END AS c, count(*) FROM orders GROUP BY ROLLUP (customer) ORDER BY grouping(customer), customer
+SELECT * FROM nums NATURAL JOIN orders ORDER BY id
+SELECT * FROM customers NATURAL JOIN orders ORDER BY 1, 2, 3
+SELECT * FROM (SELECT id, qty FROM orders) NATURAL LEFT JOIN (SELECT id, i FROM nums) ORDER BY id
+SELECT id, qty, i FROM (SELECT id, qty FROM orders) NATURAL FULL JOIN (SELECT id, i FROM nums) ORDER BY id
+SELECT id FROM orders LEFT SEMI JOIN (SELECT id FROM nums) USING (id) ORDER BY id
+SELECT * FROM orders LEFT ANTI JOIN nums USING (id) ORDER BY id
+SELECT id, (customer, qty) IN (SELECT name, 1 FROM customers) FROM orders
+SELECT id FROM orders WHERE (customer, qty) NOT IN (SELECT name, 1 FROM customers WHERE name IS NOT NULL)
+SELECT id FROM orders WHERE (customer, qty) NOT IN (SELECT name, 1 FROM customers) OR id = 1
+SELECT id FROM orders o WHERE (customer, 1) IN (SELECT name, o.qty FROM customers) ORDER BY id
+SELECT id, (customer, qty) IN (SELECT name, 1 FROM customers) AS b FROM orders
+SELECT first(i) IGNORE NULLS, last(i, true), any_value(i) IGNORE NULLS, first(i, false), first_value(i) IGNORE NULLS FROM nums WHERE id > 4
+SELECT id, last_value(i) IGNORE NULLS OVER (ORDER BY id) AS n, first_value(i, true) OVER (ORDER BY id DESC) FROM nums ORDER BY id
+SELECT id FROM orders QUALIFY row_number() OVER (PARTITION BY customer ORDER BY amount DESC) = 1 ORDER BY id
+SELECT id, row_number() OVER (PARTITION BY customer ORDER BY id) AS r FROM orders QUALIFY r = 1 ORDER BY id
+SELECT DISTINCT customer FROM orders QUALIFY count(*) OVER (PARTITION BY customer) > 1 ORDER BY customer
+SELECT d, count(*) AS n, sum(d), grouping(d), grouping_id() FROM nums GROUP BY ROLLUP (d)
+SELECT customer, sum(qty) FROM orders GROUP BY ROLLUP (customer) HAVING grouping(customer) = 0 ORDER BY customer
+SELECT customer, sum(qty) FROM orders GROUP BY ROLLUP (customer) HAVING sum(qty) > 5 AND customer IS NOT NULL ORDER BY customer
+SELECT sum(qty) AS s FROM orders GROUP BY ROLLUP (customer) HAVING grouping_id() = 1
+SELECT customer, sum(qty) AS s FROM orders GROUP BY CUBE (customer, day) ORDER BY grouping_id(), customer, s
+SELECT customer, qty, count(*) AS n FROM orders GROUP BY ROLLUP (customer), ROLLUP (qty)
+SELECT customer, qty, count(*) AS n, grouping_id() AS g FROM orders GROUP BY ROLLUP (customer), CUBE (qty)
+SELECT customer, qty, count(*) AS n FROM orders GROUP BY customer, GROUPING SETS ((qty), ())
+SELECT first_value(i), last_value(i), first(i), any_value(i) FROM nums WHERE id > 4
+SELECT id, first(i, true) OVER (ORDER BY id DESC) FROM nums ORDER BY id
+SELECT id, (customer, qty + 1) IN (SELECT name, 1 FROM customers) FROM orders
+SELECT id FROM orders WHERE qty > 1 QUALIFY count(*) OVER (PARTITION BY customer) > 1 ORDER BY id
+SELECT a.id FROM orders a LEFT SEMI JOIN nums b ON a.id <=> b.i ORDER BY a.id
+SELECT a.id, b.i FROM nums a JOIN nums b ON a.i <=> b.i ORDER BY a.id
+SELECT id FROM orders o WHERE qty > (SELECT avg(qty) FROM orders i WHERE i.customer <=> o.customer) ORDER BY id
+SELECT id FROM orders WHERE id = 1 OR customer IN (SELECT name FROM customers WHERE city = 'Rome') ORDER BY id
+SELECT id FROM orders WHERE qty = 5 OR EXISTS (SELECT 1 FROM customers WHERE name = customer AND city = 'Oslo') ORDER BY id
+SELECT id FROM orders WHERE NOT (qty = 5 OR customer NOT IN (SELECT name FROM customers WHERE name IS NOT NULL)) ORDER BY id
+SELECT id, (SELECT city FROM customers WHERE name = customer) AS c, (SELECT count(*) FROM nums WHERE i = qty) AS n FROM orders ORDER BY id
+SELECT customer, sum(qty) AS s FROM orders GROUP BY customer HAVING sum(qty) > (SELECT avg(qty) FROM orders) AND customer IN (SELECT name FROM customers) ORDER BY s
+SELECT qty FROM orders EXCEPT ALL SELECT id FROM nums WHERE id < 3
+SELECT qty FROM orders INTERSECT ALL SELECT qty FROM orders WHERE id < 4
+SELECT customer FROM orders EXCEPT SELECT name FROM customers
+SELECT customer FROM orders INTERSECT SELECT name FROM customers
+SELECT d FROM nums EXCEPT SELECT 0.0D
+SELECT customer, collect_set(qty) FROM orders WHERE id < 3 GROUP BY customer
+SELECT customer, max_by(id, amount), min_by(id, amount), max_by(id, day) FROM orders GROUP BY customer ORDER BY customer
+SELECT customer, count(DISTINCT qty) FILTER (WHERE id > 1), sum(DISTINCT qty) FILTER (WHERE id > 1) FROM orders GROUP BY customer ORDER BY customer
+SELECT window.start AS s, count(DISTINCT id) FILTER (WHERE id > 1) AS n FROM days GROUP BY window(ts, '1 day', '8 hours') ORDER BY s
+SELECT d.id, w.n FROM days d JOIN (SELECT window.start AS s, window.end AS e, count(*) AS n FROM days GROUP BY window(ts, '1 day')) w ON d.ts >= w.s AND d.ts < w.e ORDER BY d.id
+SELECT window(ts, '30 minutes', '30 minutes', '10 minutes').end AS e, id % 2 AS k, sum(id) AS s FROM days GROUP BY 1, 2 ORDER BY 1, 2
+SELECT sum(id) OVER (PARTITION BY window(ts, '365 days') ORDER BY id) AS s FROM days
+SELECT DISTINCT window(ts, '365 days').start AS s FROM days ORDER BY s
+SELECT window(ts, 'interval 90 minutes') AS w FROM days
+SELECT window(ts, '1 hour 30 minutes') AS w FROM days
+SELECT * , window(ts, '1 hour') FROM days
+SELECT id, ts FROM days a WHERE EXISTS (SELECT 1 FROM days b GROUP BY window(b.ts, '1 hour') HAVING window.start < a.ts) ORDER BY id
+SELECT count(*) OVER w AS n FROM orders WINDOW w AS (PARTITION BY customer) ORDER BY n
+SELECT id FROM orders WHERE qty <=> NULL
+SELECT o.id FROM orders o FULL JOIN customers c ON o.customer <=> c.name ORDER BY o.id
+SELECT 100.00 * sum(CASE WHEN qty > 1 THEN amount * (1 - amount) ELSE 0 END) / sum(amount * (1 - amount)) AS r FROM orders
+SELECT sum(amount * qty) > (SELECT sum(amount * qty) * 0.0001 FROM orders) AS b FROM orders
+SELECT max(window.start) AS m FROM (SELECT window(ts, '1 hour') AS window FROM days)
+SELECT window.start FROM (SELECT window(ts, '1 hour') AS window FROM days) GROUP BY window.start
+SELECT count(*), window FROM days GROUP BY window(ts, '1 hour') HAVING count(*) > 0 AND window.start > '2019-01-01'
+SELECT id, (qty + 1, customer, id) IN (SELECT 1, name, 1 FROM customers) FROM orders
+SELECT first(i) IGNORE NULLS, last(i, true), any_value(i) IGNORE NULLS, first(i, false), first_value(i) IGNORE NULLS, last_value(i) IGNORE NULLS, first_value(i, true) FROM nums WHERE id > 4
+SELECT id, last_value(i) IGNORE NULLS OVER (ORDER BY id), first(i) IGNORE NULLS OVER (ORDER BY id DESC) FROM nums ORDER BY id
+SELECT window(ts, '1 hour'), count(*) FROM days GROUP BY 1
+SELECT count(*) FROM days GROUP BY window(ts, '1 month')
+SELECT d, window_time(window) FROM (SELECT d, window(ts, '1 hour') AS window FROM days)
+SELECT window, sum(id) AS s FROM days GROUP BY ROLLUP (window(ts, '1 day'))
+SELECT count(*) AS n FROM orders WHERE id < 0 GROUP BY GROUPING SETS (())
+SELECT customer, sum(qty) AS s FROM orders GROUP BY customer QUALIFY rank() OVER (ORDER BY s DESC) <= 2 ORDER BY s
+SELECT ts + INTERVAL 1 HOUR 30 MINUTES FROM days
+SELECT session_window, count(*) AS n FROM days GROUP BY session_window(ts, '1 hour') ORDER BY session_window.start
+SELECT customer, session_window.start, session_window.end, count(*) FROM (SELECT id, customer, CAST(day AS TIMESTAMP) AS t FROM orders) GROUP BY customer, session_window(t, '29 days') ORDER BY 1, 2
+SELECT customer, session_window.start, session_window.end, count(*) FROM (SELECT id, customer, CAST(day AS TIMESTAMP) AS t FROM orders) GROUP BY customer, session_window(t, '28 days') ORDER BY 1, 2
+SELECT d, session_window.start, count(*) FROM (SELECT * FROM days JOIN (SELECT id, d % 2 AS k FROM nums) USING (id)) GROUP BY d, session_window(ts, '29 days') ORDER BY 1, 2
+SELECT customer, max(session_window.end) AS e FROM (SELECT o.customer, session_window FROM (SELECT * FROM orders JOIN (SELECT id, ts FROM days) USING (id)) o GROUP BY o.customer, session_window(ts, '5 days')) GROUP BY customer
+SELECT session_window(ts, '1 hour') AS w, id FROM days

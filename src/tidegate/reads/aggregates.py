@@ -161,6 +161,17 @@ for _name in ("covar_pop", "covar_samp"):
     AGGREGATES[_name] = _of_doubles(_name, 2)
 
 
+@_aggregate("corr")
+def _corr(args: Sequence[Typed], distinct: str) -> Aggregate:
+    check(args, 2)
+    if distinct:
+        raise WrongArguments
+    x, y = (double(each) for each in args)
+    # Where all values of a side are the same, DuckDB says NaN, and Spark NULL.
+    around = "CASE WHEN isnan({}) AND isfinite({#}) THEN NULL ELSE {} END"
+    return Aggregate(f"corr({x}, {y})", DOUBLE, around, second=f"sum({x} + {y})")
+
+
 @_aggregate("median")
 def _median(args: Sequence[Typed], distinct: str) -> Aggregate:
     check(args, 1)
@@ -225,20 +236,25 @@ for _name in ("max_by", "min_by"):
         return Aggregate(f"{call}({args[0].sql}, {args[1].sql})", args[0].type)
 
 
-@_aggregate("first", "first_value", "any_value")
-def _first(args: Sequence[Typed], distinct: str) -> Aggregate:
-    check(args, 1)
-    if distinct:
-        raise WrongArguments
-    return Aggregate(f"first({args[0].sql})", args[0].type)
+def _one_of(name: str) -> Callable[[Sequence[Typed], str], Aggregate]:
+    def found(args: Sequence[Typed], distinct: str) -> Aggregate:
+        check(args, 1, 2)
+        if distinct or (len(args) == 2 and args[1].type != BOOL):
+            raise WrongArguments
+        return Aggregate(f"{name}({args[0].sql})", args[0].type, where=_known(args))
+
+    return found
 
 
-@_aggregate("last", "last_value")
-def _last(args: Sequence[Typed], distinct: str) -> Aggregate:
-    check(args, 1)
-    if distinct:
+def _known(args: Sequence[Typed]) -> str:
+    """Where the second argument says so, NULLs do not count."""
+    if len(args) == 2 and not isinstance(args[1].value, bool):
         raise WrongArguments
-    return Aggregate(f"last({args[0].sql})", args[0].type)
+    return f"{args[0].sql} IS NOT NULL" if len(args) == 2 and args[1].value else ""
+
+
+AGGREGATES["first"] = AGGREGATES["first_value"] = AGGREGATES["any_value"] = _one_of("first")
+AGGREGATES["last"] = AGGREGATES["last_value"] = _one_of("last")
 
 
 def aggregate(name: str, args: Sequence[Typed], distinct: bool) -> Aggregate:
@@ -280,8 +296,9 @@ def ranked(name: str, args: Sequence[Typed]) -> Aggregate | None:
                 raise WrongArguments
             return Aggregate(f"{name}({value}, {offset}, {default})", type)
         if name in ("first", "first_value", "last", "last_value"):
-            check(args, 1)
-            return Aggregate(f"{name.removesuffix('_value')}_value({args[0].sql})", args[0].type)
+            check(args, 1, 2)
+            nulls = " IGNORE NULLS" if _known(args) else ""
+            return Aggregate(f"{name.removesuffix('_value')}_value({args[0].sql}{nulls})", args[0].type)
         if name == "nth_value":
             check(args, 2)
             return Aggregate(f"nth_value({args[0].sql}, {integer(args[1])})", args[0].type)

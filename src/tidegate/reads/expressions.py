@@ -15,6 +15,7 @@ from sqlglot import exp
 from tidegate.reads import labels, literals, time_functions
 from tidegate.reads.aggregates import AGGREGATES, aggregate, one_zero, ranked
 from tidegate.reads.casts import cast, try_cast
+from tidegate.reads.grouping import ALL_KEYS
 from tidegate.reads.nested_functions import at, field, struct
 from tidegate.reads.operators import Operators, QueryCompiler, only
 from tidegate.reads.scope import Scope
@@ -23,6 +24,7 @@ from tidegate.reads.spark_types import (
     BINARY,
     BOOL,
     INT,
+    LONG,
     VOID,
     NeedsSpark,
     Typed,
@@ -35,6 +37,7 @@ from tidegate.reads.spark_types import (
     wider,
 )
 
+_ONE_OF: Final = {"first", "first_value", "last", "last_value", "any_value"}
 _HIGHER: Final = {"transform", "filter", "exists", "forall"}
 
 
@@ -174,11 +177,27 @@ class Expressions(Operators):
             return self._higher(name, node)
         if name == "struct":
             return self._struct(node)
+        if name in ("grouping", "grouping_id"):
+            return self._grouping(name, node)
+        if name in ("window", "session_window"):
+            window = self.scope.time_window()
+            if window is None or window.column.name != name:
+                raise NeedsSpark(f"{name}() here")
+            return window.column
         args = self.all(node.expressions)
         if name in literals.TYPES and len(args) == 1:
             target = literals.TYPES[name]
             return Typed(cast(args[0].sql, args[0].type, target), target, args[0].name, alias=args[0].alias)
         return Typed(*call(name, args), labels.called(name, args))
+
+    def _grouping(self, name: str, node: exp.Expr) -> Typed:
+        """Which keys of a grouping set are left out: 1, and bits of all of them."""
+        args = self.all(node.expressions)
+        if name == "grouping" and len(args) != 1:
+            raise NeedsSpark(f"grouping of {len(args)} columns")
+        keys = ", ".join(each.sql for each in args) or ALL_KEYS
+        type_ = pa.int8() if name == "grouping" else LONG
+        return Typed(f"CAST(grouping({keys}) AS {duck(type_)})", type_, labels.called(name, args))
 
     def _now(self, node: exp.Expr) -> Typed:
         only(node)
@@ -245,8 +264,13 @@ class Expressions(Operators):
         label = labels.called(name, args, "DISTINCT " if distinct else "") + shown_where
         return Typed(found.sql(where, over), found.type, label)
 
+    def _ignoring(self, node: exp.Expr) -> Typed:
+        return self.write(_ignoring_nulls(node))
+
     def _filter(self, node: exp.Expr) -> Typed:
         only(node, "this", "expression")
+        if isinstance(node.this, exp.IgnoreNulls):
+            node = exp.Filter(this=_ignoring_nulls(node.this), expression=node.expression)
         if not isinstance(node.this, exp.Anonymous) or node.this.name.lower() not in AGGREGATES:
             raise NeedsSpark(node.sql("spark")[:60])
         where = self.condition(node.expression.this)
@@ -267,6 +291,8 @@ class Expressions(Operators):
             condition = self.condition(function.expression.this)
             where, shown_where = condition.sql, f" FILTER (WHERE {condition.name})"
             function = function.this
+        if isinstance(function, exp.IgnoreNulls):
+            function = _ignoring_nulls(function)
         if not isinstance(function, exp.Anonymous):
             raise NeedsSpark(node.sql("spark")[:60])
         offset = function.expressions[1].name if len(function.expressions) > 1 else "1"
@@ -318,6 +344,17 @@ class Expressions(Operators):
         return Typed(f"EXISTS ({sql})", BOOL, "exists()")
 
 
+def _ignoring_nulls(node: exp.Expr) -> exp.Expr:
+    """`first_value(x) IGNORE NULLS` is `first(x, true)`."""
+    only(node, "this")
+    call = node.this
+    if not isinstance(call, exp.Anonymous) or len(call.expressions) != 1 or call.name.lower() not in _ONE_OF:
+        raise NeedsSpark(node.sql("spark")[:60])
+    name = call.name.lower()
+    known = name if name == "any_value" else name.removesuffix("_value")
+    return exp.Anonymous(this=known, expressions=[*call.expressions, exp.true()])
+
+
 def direction(node: exp.Expr) -> str:
     """Spark sorts NULL first, and in a descending order last."""
     return f"{'DESC' if node.args.get('desc') else 'ASC'} NULLS {'FIRST' if node.args.get('nulls_first') else 'LAST'}"
@@ -357,6 +394,7 @@ _WRITERS: Final[dict[type, Callable[[Expressions, Any], Typed]]] = {
     exp.CurrentDate: Expressions._now,
     exp.CurrentTimestamp: Expressions._now,
     exp.Filter: Expressions._filter,
+    exp.IgnoreNulls: Expressions._ignoring,
     exp.Window: Expressions._window,
     exp.Subquery: Expressions._subquery,
     exp.Exists: Expressions._exists,

@@ -66,6 +66,9 @@ def called(name: str, args: Sequence[Typed], distinct: str = "") -> str:
     names = [each.name for each in args]
     if name in ("isnull", "isnotnull"):
         return f"({names[0]} IS {'NOT ' if name == 'isnotnull' else ''}NULL)"
+    if name in ("first", "first_value", "last", "last_value", "any_value"):
+        # That NULLs are left out is not shown.
+        names = names[:1]
     names += _DEFAULTS.get((name, len(names)), [])
     if name == "array_sort":
         names.append(_IN_ORDER)

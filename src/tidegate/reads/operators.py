@@ -248,6 +248,8 @@ class Operators:
 
     def _in(self, node: exp.Expr) -> Typed:
         only(node, "this", "expressions", "query")
+        if isinstance(node.this, exp.Tuple) and node.args.get("query"):
+            return self._several_in(node)
         x = self.write(node.this)
         if node.args.get("query"):
             query = node.args["query"]
@@ -265,6 +267,27 @@ class Operators:
         parts = ", ".join(cast(each.sql, each.type, type_) for each in among)
         name = f"({x.name} IN ({', '.join(each.name for each in among)}))"
         return Typed(f"({cast(x.sql, x.type, type_)} IN ({parts}))", BOOL, name)
+
+    def _several_in(self, node: exp.Expr) -> Typed:
+        """`(a, b) IN (SELECT ..)`: unknown where a pair is met that could be the same but for a NULL."""
+        xs, query = self.all(node.this.expressions), node.args["query"]
+        sql, columns = self._query(query.this if isinstance(query, exp.Subquery) else query, self.scope)
+        if len(columns) != len(xs):
+            raise NeedsSpark(f"IN of {len(xs)} values and {len(columns)} columns")
+        sides = []
+        for x, column in zip(xs, columns):
+            if comparable(x, column) != column.type:
+                raise NeedsSpark(f"IN of {shown(x.type)} and {shown(column.type)}")
+            a, _ = self.compared(x, column)
+            sides.append(f"{a} = among.{column.sql}")
+        same = " AND ".join(sides)
+        found = f"EXISTS (SELECT 1 FROM ({sql}) AS among WHERE {same})"
+        if not _is_asked_alone(node):
+            unknown = f"EXISTS (SELECT 1 FROM ({sql}) AS among WHERE ({same}) IS NULL)"
+            found = f"CASE WHEN {found} THEN true WHEN {unknown} THEN NULL ELSE false END"
+        parts = zip(node.this.expressions, xs)
+        names = ", ".join(f"{_field_name(part, at)}, {x.name}" for at, (part, x) in enumerate(parts))
+        return Typed(found, BOOL, f"(named_struct({names}) IN (listquery()))")
 
     def _like(self, node: exp.Expr) -> Typed:
         return self._matched(node, "\\")
@@ -303,6 +326,18 @@ class Operators:
         return Typed(*call("concat", parts), f"concat({', '.join(each.name for each in parts)})")
 
 
+def _is_asked_alone(node: exp.Expr) -> bool:
+    """Whether a condition is one of those that WHERE asks for all together: false and unknown are the same there."""
+    parent = node.parent
+    while isinstance(parent, exp.And | exp.Paren):
+        parent = parent.parent
+    return isinstance(parent, exp.Where)
+
+
+def _field_name(part: exp.Expr, at: int) -> str:
+    return f"'{part.name}'" if isinstance(part, exp.Column) else f"'_{at}'"
+
+
 def _negated(node: exp.Expr, found: Typed) -> Typed:
     """`x NOT LIKE y` comes as one node."""
     return Typed(f"(NOT {found.sql})", BOOL, f"(NOT {found.name})") if node.args.get("negate") else found
@@ -322,7 +357,7 @@ def _shown_sides(operator: str, left: Typed, right: Typed) -> tuple[str, str]:
 def _quotient(a: str, b: str, one: pa.DataType, other: pa.DataType, result: pa.DataType) -> str:
     """Two DECIMALs divided as integers, rounded half up: a text. Raises: `NeedsSpark`."""
     shift = result.scale - one.scale + other.scale
-    if not 0 <= shift < DIGITS_MAX or other.precision >= DIGITS_MAX:
+    if not 0 <= shift < DIGITS_MAX:
         raise NeedsSpark(f"{shown(one)} / {shown(other)}")
     digits = f"spark_digits({a}) * CAST('{10**shift}' AS HUGEINT)"
     found = f"spark_scaled(spark_half_up({digits}, spark_digits({b})), {result.scale})"
@@ -330,6 +365,10 @@ def _quotient(a: str, b: str, one: pa.DataType, other: pa.DataType, result: pa.D
     if one.precision + shift > DIGITS_MAX:
         most = f"CAST('{10 ** (DIGITS_MAX - shift)}' AS HUGEINT)"
         cases += f" WHEN abs(spark_digits({a})) >= {most} THEN error('{UNANSWERED}: more digits than 38')"
+    if other.precision >= DIGITS_MAX:
+        # Twice a rest is compared with it.
+        most = f"CAST('{10 ** (DIGITS_MAX - 1)}' AS HUGEINT)"
+        cases += f" WHEN abs(spark_digits({b})) >= {most} THEN error('{UNANSWERED}: more digits than 37')"
     return f"CASE {cases} ELSE {found} END"
 
 
@@ -351,5 +390,10 @@ def comparable(left: Typed, right: Typed) -> pa.DataType:
             as_decimal(each.type, each.value) if is_integer(each.type) and each.value is not None else each.type
             for each in (left, right)
         ]
+        if is_decimal(sides[0]) and is_decimal(sides[1]):
+            # Where there are too many digits, those behind the point are rounded away.
+            scale = max(sides[0].scale, sides[1].scale)
+            whole = max(each.precision - each.scale for each in sides)
+            return decimal(min(whole + scale, DIGITS_MAX), min(scale, DIGITS_MAX - whole))
         return wider(sides[0], sides[1], "a comparison")
     return wider(left.type, right.type, "a comparison")

@@ -14,13 +14,15 @@ from typing import Final
 from sqlglot import exp
 
 from tidegate.errors import NotFound
+from tidegate.reads import grouping, time_windows
 from tidegate.reads.aggregates import AGGREGATES, one_zero
 from tidegate.reads.casts import cast
 from tidegate.reads.expressions import Expressions, direction
+from tidegate.reads.grouping import ALL_KEYS, Groups
 from tidegate.reads.operators import only
 from tidegate.reads.scope import Scope
 from tidegate.reads.sources import Schemas, Sources, is_generator
-from tidegate.reads.spark_types import NeedsSpark, Typed, is_float, is_nested, shown, wider
+from tidegate.reads.spark_types import TIMESTAMP, NeedsSpark, Typed, is_float, is_nested, shown, wider
 
 _SET_OPERATIONS: Final[dict[type[exp.Expr], str]] = {
     exp.Union: "UNION",
@@ -87,21 +89,26 @@ class Queries:
     def _select(self, node: exp.Expr, outer: Scope | None) -> tuple[str, Columns]:
         only(
             node, "expressions", "from_", "joins", "laterals", "where", "group", "having", "order", "limit", "offset",
-            "distinct", "windows", "with_",
+            "distinct", "windows", "qualify", "with_",
         )  # fmt: skip
         sources = self._from(node, outer)
+        is_session = self._add_time_window(node, sources)
         windows = {each.name.casefold(): each for each in node.args.get("windows") or []}
         write = Expressions(sources.scope, self.write, windows)
         items = self._items(node.expressions, sources, write)
         where = node.args.get("where")
         # The names of the columns are not known to WHERE.
         bare = replace(sources.scope, aliases={})
-        condition = f" WHERE {Expressions(bare, self.write).condition(where.this).sql}" if where else ""
-        keys = self._group(node, items, write)
+        window = sources.scope.window
+        conditions = [Expressions(bare, self.write).condition(where.this).sql] if where and not is_session else []
+        conditions += [window.condition] if window is not None and window.condition else []
+        condition = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        groups = self._group(node, items, write)
+        keys = groups.keys
         having = node.args.get("having")
         if having is not None:
             self._check_clash(having, items, sources.scope)
-        after = f" HAVING {write.condition(having.this).sql}" if having else ""
+        after = self._having(having, groups, write) + self._qualify(node, items, sources, write)
         distinct = node.args.get("distinct")
         if distinct is not None:
             only(distinct)
@@ -116,9 +123,80 @@ class Queries:
                 pattern = re.compile(re.escape(key.sql) + r"(?!\w)")
                 sql = pattern.sub(lambda _, key=key: one_zero(key.sql, key.type), sql)  # type: ignore[misc]
                 rest = pattern.sub(lambda _, key=key: one_zero(key.sql, key.type), rest)  # type: ignore[misc]
-        grouped = f" GROUP BY {', '.join(one_zero(each.sql, each.type) for each in keys)}" if keys else ""
         columns = [Typed(f"c{index}", each.type, each.alias or each.name) for index, each in enumerate(items)]
-        return f"{sql}{sources.sql}{condition}{grouped}{rest}{_limit(node)}", columns
+        written = f"{sql}{sources.sql}{condition}{groups.sql}{rest}{_limit(node)}"
+        return written.replace(ALL_KEYS, ", ".join(one_zero(each.sql, each.type) for each in keys)), columns
+
+    def _add_time_window(self, node: exp.Expr, sources: Sources) -> bool:
+        """`window(..)` anywhere in this SELECT: rows for each of the windows, and a column of that name.
+
+        True: of sessions, and WHERE is written already.
+        """
+        calls = list(time_windows.calls(node))
+        if not calls:
+            return False
+        name = calls[0].name.lower()
+        if any(each.name.casefold() == name for each in sources.scope.star()):
+            raise NeedsSpark(f"{name}() beside a column of that name")
+        if name == "session_window":
+            self._add_sessions(node, calls, sources)
+        for each in calls if name == "window" else []:
+            found = time_windows.of_rows(sources.expressions().all(each.expressions), self.fresh)
+            known = sources.scope.window
+            if each.name.lower() != name or (known is not None and known.key != found.key):
+                raise NeedsSpark("two kinds of windows in one SELECT")
+            if known is None:
+                sources.scope.window = found
+                sources.sql += found.source
+        if sources.scope.window is not None:
+            sources.scope.aliases[name] = sources.scope.window.column
+        return name == "session_window"
+
+    def _add_sessions(self, node: exp.Expr, calls: list[exp.Expr], sources: Sources) -> None:
+        group, where = node.args.get("group"), node.args.get("where")
+        if group is None or len(calls) != 1 or calls[0] not in group.expressions:
+            raise NeedsSpark("session_window() but once in GROUP BY")
+        only(group, "expressions")
+        keys = [each for each in group.expressions if each is not calls[0]]
+        if any(not isinstance(each, exp.Column) for each in keys):
+            raise NeedsSpark("session_window() beside a key that is no column")
+        write, scope = sources.expressions(), sources.scope
+        try:
+            grouped = write.all(keys)
+        except NotFound:
+            raise NeedsSpark("session_window() beside a key that SELECT names") from None
+        condition = f"{write.condition(where.this).sql} AND " if where else ""
+        time = write.all(calls[0].expressions)
+        rows = f"{sources.sql} WHERE {condition}{time[0].sql} IS NOT NULL"
+        columns = sorted(
+            {each.sql for part in scope.sources for each in part.columns} | {each.sql for each in scope.merged}
+        )
+        sources.sql, scope.window = time_windows.sessions(time, grouped, columns, rows, self.fresh)
+        alias = scope.window.column.sql.removesuffix(".w")
+        places = {each: f"{alias}.d{index}" for index, each in enumerate(columns)}
+        scope.sources = [
+            replace(part, columns=[replace(each, sql=places[each.sql]) for each in part.columns])
+            for part in scope.sources
+        ]
+        scope.merged = [replace(each, sql=places[each.sql]) for each in scope.merged]
+
+    def _having(self, having: exp.Expr | None, groups: Groups, write: Expressions) -> str:
+        conditions = [write.condition(having.this).sql] if having else []
+        if groups.has_sets:
+            # Spark has no total over no rows.
+            conditions.append("count(*) > 0")
+        return f" HAVING {' AND '.join(conditions)}" if conditions else ""
+
+    def _qualify(self, node: exp.Expr, items: list[Typed], sources: Sources, write: Expressions) -> str:
+        given = node.args.get("qualify")
+        if given is None:
+            return ""
+        self._check_clash(given, items, sources.scope)
+        if not any(part.find(exp.Window) for part in [given, *node.expressions]):
+            raise NeedsSpark("QUALIFY without a window")
+        if node.args.get("group"):
+            raise NeedsSpark("QUALIFY with GROUP BY")
+        return f" QUALIFY {write.condition(given.this).sql}"
 
     def _from(self, node: exp.Expr, outer: Scope | None) -> Sources:
         sources = Sources(self._schemas, self._ctes, self.fresh, self.write, outer)
@@ -160,7 +238,7 @@ class Queries:
                 items.append(replace(found, alias=node.alias))
                 # A second column of the same name would make it ambiguous.
                 known = sources.scope.aliases
-                if node.alias.casefold() in known:
+                if node.alias.casefold() in known and known[node.alias.casefold()].sql != found.sql:
                     known[node.alias.casefold()] = replace(found, sql="", name=node.alias)
                 else:
                     known[node.alias.casefold()] = found
@@ -168,31 +246,37 @@ class Queries:
                 items.append(write.write(node))
         return items
 
-    def _group(self, node: exp.Expr, items: list[Typed], write: Expressions) -> list[Typed]:
+    def _group(self, node: exp.Expr, items: list[Typed], write: Expressions) -> Groups:
         group = node.args.get("group")
         if group is None:
-            return []
-        only(group, "expressions", "all")
+            return Groups()
         if group.args.get("all"):
-            if group.expressions or len(items) != len(node.expressions):
+            only(group, "all")
+            if len(items) != len(node.expressions):
                 raise NeedsSpark("GROUP BY ALL with *")
-            return [each for each, item in zip(items, node.expressions) if not has_aggregate(item)]
-        keys = []
-        for each in group.expressions:
+            found = Groups()
+            plain = [each for each, item in zip(items, node.expressions) if not has_aggregate(item)]
+            found.keys = [self._key(each, write.scope) for each in plain]
+            found.parts = [one_zero(each.sql, each.type) for each in found.keys]
+            return found
+
+        def key(each: exp.Expr) -> Typed:
             if isinstance(each, exp.Literal) and not each.is_string:
                 if not each.name.isdigit() or not 1 <= int(each.name) <= len(items):
                     raise NeedsSpark(f"GROUP BY {each.name}")
-                keys.append(items[int(each.name) - 1])
-            else:
-                keys.append(write.write(each))
-        if not keys:
-            raise NeedsSpark("GROUP BY ()")
-        for key in keys:
-            if key.value is not None or not key.sql:
-                raise NeedsSpark(f"GROUP BY {key.name}")
-            if is_float(key.type) and not re.fullmatch(r's\d+\.("[^"]+"|c\d+)', key.sql):
-                raise NeedsSpark("GROUP BY an expression of the type DOUBLE")
-        return keys
+                return self._key(items[int(each.name) - 1], write.scope)
+            return self._key(write.write(each), write.scope)
+
+        found = grouping.written(group, key)
+        if found.has_sets and write.scope.window is not None:
+            raise NeedsSpark("window() and grouping sets")
+        return found
+
+    def _key(self, found: Typed, scope: Scope) -> Typed:
+        """A window is grouped by its start."""
+        if scope.window is not None and found.sql == scope.window.column.sql:
+            return replace(found, sql=scope.window.start, type=TIMESTAMP)
+        return found
 
     def _order(
         self, node: exp.Expr, items: list[Typed], sources: Sources, windows: dict[str, exp.Window], is_distinct: bool

@@ -10,6 +10,7 @@ import pyarrow as pa
 from tidegate.errors import InvalidArgument, NotFound
 from tidegate.reads.nested_functions import field as field_of
 from tidegate.reads.spark_types import NeedsSpark, Typed, is_struct
+from tidegate.reads.time_windows import TimeWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,12 @@ class Scope:
     """Columns of the same SELECT, named before; they come after the sources' own."""
     merged: list[Column] = field(default_factory=list)
     """Columns that a join USING them shows once."""
+    window: TimeWindow | None = None
+    """What `window(..)` is in this SELECT."""
+
+    def time_window(self) -> TimeWindow | None:
+        """The nearest one."""
+        return self.window or (self.outer.time_window() if self.outer else None)
 
     def resolve(self, parts: Sequence[str]) -> tuple[Typed, bool]:
         """What a name means, and whether it is a field inside of a column. Raises: `NotFound`, `InvalidArgument`."""

@@ -136,11 +136,15 @@ class Sources:
 
     def add_join(self, node: exp.Expr) -> None:
         """Raises: `NeedsSpark`, `NotFound`."""
-        only(node, "this", "side", "kind", "on", "using")
+        only(node, "this", "side", "kind", "on", "using", "method")
         side, kind = (node.args.get("side") or "").upper(), (node.args.get("kind") or "").upper()
         source, sql = self._source(node.this)
         on: Any = node.args.get("on")
         using = node.args.get("using")
+        if node.args.get("method"):
+            using = self._common(str(node.args["method"]), source)
+            if kind not in ("INNER", "OUTER", "") or (side and not using):
+                raise NeedsSpark(f"NATURAL {side} {kind} JOIN")
         if kind == "CROSS" or not (on or using):
             if side or kind not in ("CROSS", "INNER", "") or on or using:
                 raise NeedsSpark(f"{side} {kind} JOIN without a condition".strip())
@@ -148,10 +152,16 @@ class Sources:
             self.scope.sources.append(source)
             return
         if kind in ("SEMI", "ANTI"):
-            if side not in ("LEFT", "") or using:
+            if side not in ("LEFT", ""):
                 raise NeedsSpark(f"{side} {kind} JOIN")
-            both = Scope([*self.scope.sources, source], self.scope.outer, merged=self.scope.merged)
-            self.sql += f" {kind} JOIN {sql} ON {self.expressions(both).condition(on).sql}"
+            if using:
+                merged = self.scope.merged
+                condition = self._using(using, source, side)
+                self.scope.merged = merged
+            else:
+                both = Scope([*self.scope.sources, source], self.scope.outer, merged=self.scope.merged)
+                condition = self.expressions(both).condition(on).sql
+            self.sql += f" {kind} JOIN {sql} ON {condition}"
             return
         if kind not in ("INNER", "OUTER", ""):
             raise NeedsSpark(f"{kind} JOIN")
@@ -163,6 +173,13 @@ class Sources:
             hidden = frozenset(each.name.casefold() for each in using)
             self.scope.sources = [Source(each.alias, each.columns, each.hidden | hidden) for each in self.scope.sources]
         self.sql += f" {_SIDES[side]} {sql} ON {condition}"
+
+    def _common(self, method: str, source: Source) -> list[Any]:
+        """The columns that NATURAL joins by."""
+        if method.upper() != "NATURAL":
+            raise NeedsSpark(f"{method} JOIN")
+        theirs = {each.name.casefold() for each in source.columns}
+        return [exp.to_identifier(each.name) for each in self.scope.star() if each.name.casefold() in theirs]
 
     def _using(self, using: list[Any], source: Source, side: str) -> str:
         conditions, merged = [], []

@@ -54,6 +54,15 @@ class _SparkSql(Spark):
     class Tokenizer(Spark.Tokenizer):
         STRING_ESCAPES: ClassVar = ["\\", "'", '"']
 
+        def tokenize(self, sql: str) -> list[Token]:
+            tokens = super().tokenize(sql)
+            for index, each in enumerate(tokens):
+                # WINDOW begins a clause where it is followed by a name and AS; elsewhere it is a name itself.
+                follows = tokens[index + 1 : index + 3]
+                if each.token_type == TokenType.WINDOW and (len(follows) < 2 or follows[1].text.upper() != "AS"):
+                    each.token_type = TokenType.VAR
+            return tokens
+
     Parser = _Parser
 
 

@@ -5,6 +5,7 @@ That answers are Spark's own is proved on Spark, in tests/spark/test_query_corpu
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import duckdb
@@ -23,7 +24,13 @@ SALES = pa.table(
         "tags": pa.array([[1, 2], [], None], pa.list_(pa.int32())),
     }
 )
-SCHEMAS = {"sales": SALES.schema}
+TIMES = pa.table(
+    {
+        "id": pa.array([1, 2, 3, 4]),
+        "at": pa.array([-1, 0, 599_999_999, None], pa.timestamp("us", tz="UTC")),
+    }
+)
+SCHEMAS = {"sales": SALES.schema, "times": TIMES.schema}
 
 
 def connect():
@@ -31,6 +38,7 @@ def connect():
     for each in SETUP:
         connection.execute(each)
     connection.register("sales", SALES)
+    connection.register("times", TIMES)
     return connection
 
 
@@ -94,7 +102,10 @@ def test_what_is_an_error_with_ansi_on_is_an_error(sql):
         ("SELECT * FROM sales TABLESAMPLE (5 ROWS)", "SAMPLE"),
         ("SELECT 'a' RLIKE '(?<=a)b'", "regular expression"),
         ("SELECT coalesce(name, 1) FROM sales", "STRING and INT"),
-        ("SELECT id FROM sales QUALIFY row_number() OVER (ORDER BY id) = 1", "QUALIFY"),
+        ("SELECT id FROM sales QUALIFY id = 1", "QUALIFY"),
+        ("SELECT count(*) FROM times GROUP BY window(at, '1 month')", "1 month"),
+        ("SELECT count(*) FROM times GROUP BY window(at, '1 hour'), window(at, '1 day')", "two kinds of windows"),
+        ("SELECT id FROM sales NATURAL ANTI JOIN sales", "NATURAL"),
         ("SELECT tags = tags FROM sales", "comparison"),
         (r"SELECT '\u0041'", "literal"),
     ],
@@ -169,6 +180,66 @@ def test_a_query_grows_by_its_own_length_however_deep_it_nests():
 )
 def test_the_tables_that_a_query_reads(sql, tables):
     assert tables_in(sql) == tables
+
+
+def rows(sql):
+    return sorted(tuple(row.values()) for row in answer(sql).to_pylist())
+
+
+def minutes(*numbers):
+    return [datetime.fromtimestamp(60 * each, UTC) for each in numbers]
+
+
+def test_a_tumbling_window_holds_its_start_and_not_its_end_also_before_1970():
+    found = rows("SELECT window.start, count(*) AS n, max(id) FROM times GROUP BY window(at, '10 minutes')")
+    before, zero = minutes(-10, 0)
+    assert found == [(before, 1, 1), (zero, 2, 3)]
+
+
+def test_a_row_is_in_every_hopping_window_over_it_and_in_none_without_a_time():
+    found = rows("SELECT id, window.end AS e FROM times GROUP BY id, window(at, '10 minutes', '5 minutes')")
+    assert found == list(zip([1, 1, 2, 2, 3, 3], minutes(0, 5, 5, 10, 10, 15)))
+    # Windows that share three minutes of eight: this row is in one of them alone.
+    sliding = rows("SELECT window(at, '8 minutes', '5 minutes').start AS s, id FROM times WHERE id = 3")
+    assert sliding == [(minutes(5)[0], 3)]
+
+
+def test_a_window_may_start_later_than_the_hour():
+    found = rows("SELECT window(at, '1 hour', '1 hour', '15 minutes').start AS s FROM times WHERE id = 2")
+    assert found == [(minutes(-45)[0],)]
+
+
+def test_a_session_goes_on_while_no_gap_is_longer_than_it_may_be():
+    """Rows a whole gap apart are in one session still."""
+    sql = "SELECT session_window.start, session_window.end, count(*) FROM times GROUP BY session_window(at, '{}')"
+    first, last = datetime.fromtimestamp(-1e-6, UTC), datetime.fromtimestamp(599.999999, UTC)
+    gap = timedelta(microseconds=599_999_999)
+    assert rows(sql.format("599999999 microseconds")) == [(first, last + gap, 3)]
+    assert [row[2] for row in rows(sql.format("599999998 microseconds"))] == [2, 1]
+
+
+def test_window_is_a_name_unless_it_begins_a_clause():
+    sql = "SELECT sum(id) OVER window FROM sales WINDOW window AS (PARTITION BY name)"
+    assert rows(sql) == [(1,), (2,), (3,)]
+    found = answer("SELECT window FROM times GROUP BY window(at, '10 minutes')")
+    assert found.schema.field("window").type == pa.struct(
+        [("start", pa.timestamp("us", tz="UTC")), ("end", pa.timestamp("us", tz="UTC"))]
+    )
+
+
+def test_a_total_over_no_rows_is_no_row_as_in_spark():
+    """Standard SQL, and DuckDB, would give one."""
+    assert rows("SELECT name, count(*) FROM sales WHERE id < 0 GROUP BY ROLLUP (name)") == []
+    assert rows("SELECT count(*) AS n, grouping_id() FROM sales GROUP BY ROLLUP (id)") == [(1, 0)] * 3 + [(3, 1)]
+
+
+def test_several_columns_in_a_query_are_unknown_where_a_null_could_make_them_the_same():
+    sql = "SELECT id, (name, id) IN (SELECT name, 2 FROM sales) FROM sales"
+    assert {row[0]: row[1] for row in answer(sql).rename_columns(["a", "b"]).to_pandas().values.tolist()} == {
+        1: False,
+        2: None,
+        3: False,
+    }
 
 
 def test_rows_of_tables_come_through_a_join_using_once():

@@ -106,6 +106,7 @@ _MODES: Final = ("REG AIR", "AIR", "RAIL", "SHIP", "TRUCK", "MAIL", "FOB")
 _FAVOURED: Final = (
     ("Brand#23", "ECONOMY ANODIZED STEEL", 15, "MED BOX"),
     ("Brand#12", "PROMO BURNISHED COPPER", 3, "SM PACK"),
+    ("Brand#31", "ECONOMY ANODIZED STEEL", 14, "WRAP CAN"),
     ("Brand#23", "LARGE BRUSHED BRASS", 9, "MED BAG"),
     ("Brand#34", "STANDARD POLISHED BRASS", 15, "LG BOX"),
     ("Brand#45", "MEDIUM POLISHED TIN", 49, "JUMBO PKG"),
