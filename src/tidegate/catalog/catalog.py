@@ -187,6 +187,8 @@ class Catalog(Lookup):
 
         Raises: `NotFound` for an unknown table or column, `InvalidArgument` for a change that cannot be.
         """
+        if not if_exists:
+            self.table(name)
         return self._tables.plan_alter(name, changes, if_exists=if_exists, check=self._check_use)
 
     def plan_drop_table(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> bytes | None:

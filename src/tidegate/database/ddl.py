@@ -151,12 +151,12 @@ def _field(column: Column) -> pa.Field:
 
 def _explain(catalog: Catalog, of: str | CreateView) -> Rows:
     """As the planning of views tells it."""
-    explain = import_module("tidegate.views.explain").explain
     if isinstance(of, CreateView):
-        rows: Rows = explain(of.sql, of.columns, relations(catalog))
+        asked = of.sql, of.columns, relations(catalog)
     else:
         view = catalog.view(of)
-        rows = explain(view.sql, view.columns, relations(catalog, view))
+        asked = view.sql, view.columns, relations(catalog, view)
+    rows: Rows = import_module("tidegate.views.explain").explain(*asked)
     return rows
 
 
