@@ -174,6 +174,11 @@ def by_consumer(messages: Iterable[Received]) -> list[tuple[Consumer, str, list[
     Raises: `InvalidArgument` for what was not received.
     """
     found: dict[tuple[Consumer, str], list[MessageId]] = {}
+    messages = list(messages)
+    if len({type(each) for each in messages}) == 1 and type(messages[0]) is Received:
+        consumer, via = messages[0].consumer, messages[0].via
+        if consumer is not None and all([each.consumer is consumer and each.via == via for each in messages]):
+            return [(consumer, via, [each.id for each in messages])]  # Mostly.
     for each in messages:
         if not isinstance(each, Received) or each.consumer is None:
             raise InvalidArgument(f"only a message that was received can be acknowledged, not {each!r}")

@@ -29,11 +29,12 @@ _PLAIN: Final = (dict, bytes, str, list)
 class Outgoing:
     """What a transaction, or a single send, will write. Not thread-safe."""
 
-    __slots__ = ("_channels", "_hashes", "_last", "_pieces", "limits", "nbytes")
+    __slots__ = ("_channels", "_hashes", "_last", "_pieces", "buffer_bytes", "limits", "nbytes")
 
     def __init__(self, channels: int, limits: Limits | None = None) -> None:
         self._channels = channels
         self.limits = limits or Limits()
+        self.buffer_bytes = self.limits.buffer_bytes
         self._pieces: list[tuple[int, str, MessageType, list[bytes] | pa.RecordBatch]] = []
         self._last: dict[tuple[int, int], tuple[MessageType, list[bytes] | pa.RecordBatch]] = {}
         """The newest messages of a shard, by its topic or table and its number."""
@@ -52,7 +53,6 @@ class Outgoing:
         self,
         topic: Topic,
         value: Any,
-        *,
         key: Key | None = None,
         headers: Mapping[str, str] | None = None,
         turn: int = 0,

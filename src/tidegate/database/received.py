@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.topics.message_id import MessageId
-from tidegate.topics.value import Value, decode
+from tidegate.topics.value import Value, decode, decode_value
 
 if TYPE_CHECKING:
     from tidegate.database.consumer import Consumer
@@ -48,7 +48,7 @@ class Received:
     def value(self) -> Any:
         """What was sent."""
         if self._value is _UNREAD:
-            self._value = self.row if self.row is not None else self._parts.value
+            self._value = self.row if self.row is not None else decode_value(self.body or b"")
         return self._value
 
     @property

@@ -61,8 +61,8 @@ class Acks:
         self.name: Final = journal.vchannel
         """By which transactions know it."""
         self._prepared: set[TxnId] = set()
-        self._unlogged: dict[bytes, list[bytes]] = {}
-        """Records that are to be logged later, by transaction. The lock covers them."""
+        self._unlogged: set[bytes] = set()
+        """Transactions for which something is pending that is to be logged later. The lock covers them."""
         self._is_closed = False
 
     # -- acknowledging -----------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class Acks:
         `later` is for a transaction that ends with this process: see `LiveTransactions.take_part`.
         """
         raw = txn.to_bytes16()
-        return self._take_part(txn, lambda: self._machine.ack_in_txn(consumer, ids, raw), later)
+        return self._take_part(txn, lambda: self._machine.ack_in_txn(consumer, ids, raw, later=later), later)
 
     def ack_cumulative_in_txn(
         self, txn: TxnId, consumer: str | None, id: MessageId, *, later: bool = False
@@ -100,8 +100,8 @@ class Acks:
         self._check_open()
         with self._lock:
             change = decide()
-            if change.record is not None and change.txn is not None:
-                self._unlogged.setdefault(change.txn, []).append(change.record)
+            if change.txn is not None:
+                self._unlogged.add(change.txn)
             # A snapshot may hold it before a record does, as it may one that no coordinator knows: see `recover`.
             self._machine.confirm(change)
         return
@@ -111,22 +111,29 @@ class Acks:
         """Log what is pending for the transaction and was to be logged later."""
         raw = txn.to_bytes16()
         with self._lock:
-            left = self._unlogged.pop(raw, [])
+            if raw not in self._unlogged or self._is_closed:
+                return
+            single, everything = self._held(raw)
+        self._journal.enter()
         try:
-            while left and not self._is_closed:
-                self._journal.enter()
-                try:
-                    request = self._journal.request(left[0])
-                    yield [request]
-                finally:
-                    self._journal.leave()
-                if request.error is not None:
-                    raise request.error
-                del left[0]
+            requests = []
+            if single:
+                requests.append(self._journal.request(records.pending(raw, single)))
+            if everything:
+                requests.append(self._journal.request(records.pending_cumulative(raw, everything)))
+            yield requests
         finally:
-            if left:
-                with self._lock:
-                    self._unlogged[raw] = left
+            self._journal.leave()
+        for request in requests:
+            if request.error is not None:
+                raise request.error
+        with self._lock:
+            self._unlogged.discard(raw)
+
+    def _held(self, raw: bytes) -> tuple[list[MessageId], list[MessageId]]:
+        """What is pending for a transaction: messages, and those up to which everything is."""
+        acks = self._machine.acknowledgements
+        return sorted(acks.pending_ids(raw)), [id for holder, id in acks.cumulative().values() if holder == raw]
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -184,9 +191,7 @@ class Acks:
         self._prepared.add(txn)
         raw = txn.to_bytes16()
         with self._lock:
-            acks = self._machine.acknowledgements
-            single = sorted(acks.pending_ids(raw))
-            everything = [id for holder, id in acks.cumulative().values() if holder == raw]
+            single, everything = self._held(raw)
         found = []
         if single:
             found.append(records.ack(single))
@@ -211,7 +216,7 @@ class Acks:
             acks = self._machine.acknowledgements
             held = bool(acks.pending_ids(raw)) or any(holder == raw for holder, _ in acks.cumulative().values())
             self._machine.end_txn(raw, committed)
-            self._unlogged.pop(raw, None)
+            self._unlogged.discard(raw)
         if held and not committed and not self._is_closed:
             self._journal.enter()
             request = self._journal.request(records.release(raw))

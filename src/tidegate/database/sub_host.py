@@ -17,7 +17,7 @@ from tidegate.clock.timestamp import Timestamp
 from tidegate.database.received import Received
 from tidegate.database.sub_acks import Acks, recover
 from tidegate.database.sub_feed import Feed
-from tidegate.database.sub_source import Bell
+from tidegate.database.sub_source import ArrowRows, Bell
 from tidegate.errors import Closed, InUse, InvalidArgument, TidegateError
 from tidegate.runtime.journal import Journal
 from tidegate.topics.message_id import MessageId
@@ -170,8 +170,7 @@ class SubscriptionHost:
         wait_s = _WAIT_MAX_S if due_ms is None else min(_WAIT_MAX_S, max(due_ms - now_ms, 1) / 1000)
         if not found and fed is not None:
             wait_s = 0.0  # There is more to read.
-        name = self.topic.name
-        return [_received(each, name) for each in found], wait_s
+        return _received(found, self.topic.name), wait_s
 
     def nack(self, consumer: str, ids: Sequence[MessageId], delay_ms: int = 0) -> None:
         """Give messages back, to be delivered again after `delay_ms`. No effect on what the consumer does not hold."""
@@ -193,7 +192,7 @@ class SubscriptionHost:
             return []
         with self._lock:
             found = self.machine.dead_letters()
-        return [_received(each, self.topic.name) for each in found]
+        return _received(found, self.topic.name)
 
     def dead_letters_moved(self, count: int) -> None:
         """They are in the dead-letter topic, and acknowledged here."""
@@ -285,9 +284,12 @@ class SubscriptionHost:
         return f"subscription {self.subscription.name!r} on {self.topic.name!r}"
 
 
-def _received(each: Delivered, topic: str) -> Received:
-    payload = each.payload
-    if type(payload) is bytes:
-        return Received(each.id, topic, each.redelivery_count, payload)
-    rows, index = payload
-    return Received(each.id, topic, each.redelivery_count, None, rows[index])
+def _received(found: Sequence[Delivered], topic: str) -> list[Received]:
+    return [
+        Received(id, topic, count, payload) if type(payload) is bytes else _row(id, topic, count, *payload)
+        for id, payload, count in found
+    ]
+
+
+def _row(id: MessageId, topic: str, count: int, rows: ArrowRows, index: int) -> Received:
+    return Received(id, topic, count, None, rows[index])

@@ -18,16 +18,15 @@ import numpy as np
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import TidegateError, Truncated
-from tidegate.log.batch import BODY_SCHEMA, Batch
+from tidegate.log.batch import BODY_SCHEMA, Batch, bodies_of
 from tidegate.log.message import NO_POSITION, MessageType, Position
 from tidegate.runtime.log import Log
 from tidegate.runtime.pending import PendingAppend
 from tidegate.runtime.transaction_reader import TransactionReader
-from tidegate.topics.message_id import MessageId
+from tidegate.topics.message_id import MessageId, make_id
 
 _logger = logging.getLogger("tidegate.subscriptions")
 _DATA: Final = frozenset({MessageType.INSERT, MessageType.UPSERT, MessageType.DELETE})
-_id: Final = MessageId._make
 Items = list[tuple[MessageId, Any]]
 
 
@@ -140,10 +139,10 @@ class Source:
 
     def _split(self, batch: Batch) -> Iterator[tuple[int, Items]]:
         for shard, part in self._parts(batch):
-            ids = map(_id, zip(repeat(shard), part.time_ticks.tolist(), part.positions.tolist()))
+            ids = map(make_id, zip(repeat(shard), part.time_ticks.tolist(), part.positions.tolist()))
             payloads: Any
             if part.rows.schema.equals(BODY_SCHEMA):
-                payloads = part.rows.column(0).to_pylist()
+                payloads = bodies_of(part.rows)
             else:
                 payloads = zip(repeat(ArrowRows(part.rows)), range(len(part)))
             yield shard, list(zip(ids, payloads))

@@ -177,15 +177,16 @@ class Transaction:
 
     def _add(self, topic: Topic, value: Any, key: Key | None, headers: Mapping[str, str] | None) -> bool:
         """Keep a message; whether it has become so much that `_write_ahead` has to follow."""
-
-        database = self._database
         with self._lock:
-            self._check_open("send")
+            if self.state != "OPEN" or time.monotonic() > self._deadline_s:
+                self._check_open("send")
             outgoing = self._outgoing
             if outgoing is None:
+                database = self._database
                 outgoing = self._outgoing = Outgoing(database.channels, database.limits)
-            outgoing.add(topic, value, key=key, headers=headers, turn=database.next_turn())
-            return self._is_full(outgoing)
+            turn = 0 if topic.shards == 1 else self._database.next_turn()
+            outgoing.add(topic, value, key, headers, turn)
+            return outgoing.nbytes > outgoing.buffer_bytes and self._is_full(outgoing)
 
     def _keep(self, what: str, add: Callable[[Outgoing, int], None]) -> bool:
         """Let `add` put something into what goes out; whether `_write_ahead` has to follow."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -126,7 +127,7 @@ class Batch:
         names = self.vchannels
         bodies: Sequence[Any]
         is_bytes = self.rows.schema.equals(BODY_SCHEMA)
-        bodies = self.rows.column(0).to_pylist() if is_bytes else self.rows.to_pylist()
+        bodies = bodies_of(self.rows) if is_bytes else self.rows.to_pylist()
         txns = [None] * len(self) if self.txns is None else [_txn(bytes(each)) for each in self.txns]
         columns = zip(
             self.time_ticks.tolist(),
@@ -273,6 +274,21 @@ def _txn(raw: bytes) -> bytes | None:
 def body_rows(bodies: Sequence[bytes | memoryview]) -> pa.RecordBatch:
     """A payload of plain bytes."""
     return pa.RecordBatch.from_arrays([pa.array(bodies, pa.binary())], schema=BODY_SCHEMA)
+
+
+def bodies_of(rows: pa.RecordBatch) -> list[bytes]:
+    """The bodies of a payload of plain bytes, as `body_rows` was given them; faster than Arrow's `to_pylist`."""
+    column = rows.column(0)
+    if not len(column):
+        return []
+    _, offsets, data = column.buffers()
+    if data is None:
+        return [b""] * len(column)
+    ends = np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset)
+    first = int(ends[0])
+    raw = bytes(memoryview(data)[first : int(ends[-1])])
+    places: list[int] = (ends - first).tolist()
+    return [raw[start:end] for start, end in pairwise(places)]
 
 
 def concat(batches: Sequence[Batch]) -> Batch:

@@ -50,6 +50,7 @@ _FEW: Final = 16
 _ENDS: Final = tuple(Struct(f"<{count}I") for count in range(_FEW + 1))
 _IDS: Final = tuple(Struct(f"<{count}H") for count in range(_FEW + 1))
 _ALIGN: Final = 8
+_NO_TXN: Final = bytes(16)
 _ARROW_ALIGN: Final = 64
 SPARSE_FIELDS: Final = ("_position", "_time_tick", "_last_confirmed")
 
@@ -141,14 +142,14 @@ def encode_rows(
         if len(names) > 1:
             flags |= MIXED_VCHANNELS
             ids = {name: index for index, name in enumerate(names)}
-            places = [ids[name] for name in vchannels]
+            places = list(map(ids.__getitem__, vchannels))
             parts.append(_IDS[count].pack(*places) if few else np.array(places, np.uint16).tobytes())
         if types.count(types[0]) != count:
             flags |= MIXED_TYPES
             parts.append(bytes(types))
     if txns is not None:
         flags |= HAS_TXNS
-        parts.extend(txn or bytes(16) for txn in txns)
+        parts.extend([txn or _NO_TXN for txn in txns])
     parts.extend(bodies)
     payload = b"".join(parts)
     return _seal(stamp, ROWS, flags, count, _meta(types[0], names, b""), payload, padding=0)

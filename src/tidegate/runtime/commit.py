@@ -144,12 +144,15 @@ def _encode(stamp: Stamp, group: Sequence[_Messages]) -> Encoded:
         if any([each.txn for each in group]):
             txns = [each.txn for each in group]
     else:
-        spread = [(each, body) for each in group for body in each.bodies or (each.body,)]
-        bodies = [body for _, body in spread]
-        types = [each.type for each, _ in spread]
-        vchannels = [each.vchannel for each, _ in spread]
-        if any(each.txn for each in group):
-            txns = [each.txn for each, _ in spread]
+        bodies, types, vchannels = [], [], []
+        for each in group:
+            bodies += each.bodies or (each.body,)
+            types += [each.type] * each.count
+            vchannels += [each.vchannel] * each.count
+        if any([each.txn for each in group]):
+            txns = []
+            for each in group:
+                txns += [each.txn] * each.count
     if len(bodies) >= ARROW_FROM_ROWS and txns is None:
         kind, vchannel = types[0], vchannels[0]
         if types.count(kind) == len(types) and vchannels.count(vchannel) == len(vchannels):
@@ -259,8 +262,9 @@ class Requests:
             self._check_size(what, arrow.nbytes)
             return None, arrow, count, arrow.nbytes
         bodies = list(rows)
-        for body in bodies:
-            self.check_body(body)
+        if set(map(type, bodies)) != {bytes} or max(map(len, bodies)) > settings.message_bytes_max:
+            for body in bodies:
+                self.check_body(body)
         size = sum(map(len, bodies)) + ROW_OVERHEAD * count
         self._check_size(what, size)
         if count >= ARROW_FROM_ROWS:

@@ -302,9 +302,10 @@ class Acknowledgements:
     def _is_new(self, ids: Sequence[MessageId]) -> bool:
         """Whether nothing is known of messages of one shard, seen at a glance."""
         shard = self._shard(ids[0][0])
-        if shard.pending or shard.single or shard.firsts or any(id[0] != ids[0][0] for id in ids):
+        if shard.pending or shard.single or shard.firsts:
             return False
-        return shard.mark is None or min(ids) > shard.mark
+        least = min(ids)
+        return least[0] == max(ids)[0] and (shard.mark is None or least > shard.mark)
 
     def _shard(self, number: int) -> _Shard:
         shard = self._shards.get(number)

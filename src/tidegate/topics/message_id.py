@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from tidegate.errors import InvalidArgument
 
@@ -46,3 +48,7 @@ class MessageId(NamedTuple):
     def __str__(self) -> str:
         # Timestamp prints as a date; an id prints as three numbers.
         return f"{int(self.shard)}:{int(self.timestamp)}:{int(self.position)}"
+
+
+make_id: Final[Callable[[Iterable[Any]], MessageId]] = partial(tuple.__new__, MessageId)
+"""`MessageId._make` for very many: it makes no call in Python, and does not count the three numbers."""

@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final, Literal, get_args
 
 from tidegate.errors import Backpressure, InUse, InvalidArgument, LeaseLost
@@ -30,6 +31,8 @@ from tidegate.topics.sub_shard import Shard
 
 SubscriptionKind = Literal["exclusive", "failover", "shared"]
 
+_delivered: Final[Callable[[Iterable[Any]], Delivered]] = partial(tuple.__new__, Delivered)
+"""Makes one of a tuple without a call in Python."""
 BUFFER_MAX: Final = 10_000
 UNACKED_MAX: Final = 10_000
 
@@ -177,13 +180,13 @@ class Delivery:
         if room <= 0:
             return []
         self._queue.wake(now_ms)
-        found = []
-        for entry in self._queue.pop(room):
+        taken = self._queue.pop(room)
+        for entry in taken:
             entry.state = DELIVERED
             entry.consumer = holder
             if entry.count:
                 self._redelivered_total += 1
-            found.append(Delivered(entry.id, entry.payload, entry.count))
+        found = list(map(_delivered, [(each.id, each.payload, each.count) for each in taken]))
         holder.unacked += len(found)
         self._delivered_total += len(found)
         return found

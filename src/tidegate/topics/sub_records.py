@@ -18,7 +18,7 @@ from itertools import repeat
 from typing import Final
 
 from tidegate.errors import Corruption
-from tidegate.topics.message_id import MessageId
+from tidegate.topics.message_id import MessageId, make_id
 from tidegate.txn.txn_id import TxnId
 
 VERSION: Final = 1
@@ -167,7 +167,7 @@ def _unpack_ids(data: bytes, at: int, into: list[MessageId]) -> int:
         # Two, for a range of one message. More cost no bytes, and a damaged count could ask for any number.
         if count > 2 and isinstance(timestamps, repeat) and isinstance(positions, repeat):
             raise _broken(at, f"{count:,} times the same message")
-        into.extend(map(MessageId._make, zip(repeat(shard, count), timestamps, positions)))
+        into.extend(map(make_id, zip(repeat(shard, count), timestamps, positions)))
     return at
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from operator import attrgetter
+from operator import attrgetter, lt
 from typing import Any, Final
 
 from tidegate.errors import InvariantBroken
@@ -56,11 +56,20 @@ class Shard:
         acks, order, last = self._acks, self.order, self.last_fed
         mark = acks.mark(self.number)
         special = acks.has_exceptions(self.number) or bool(self.levels)
+        if not items:
+            return []
+        ids = [id for id, _ in items]
+        # Ascending ids lie in one shard if the first and the last do.
+        if not (
+            ids[0][0] == ids[-1][0] == self.number and (last is None or ids[0] > last) and all(map(lt, ids, ids[1:]))
+        ):
+            self._refuse(ids)
+        self.last_fed = ids[-1]
+        if not special and (mark is None or ids[0] > mark):
+            new = [Entry(id, payload, READY) for id, payload in items]
+            order += new
+            return new
         added: list[Entry] = []
-        for id, _ in items:
-            if id[0] != self.number or (last is not None and id <= last):
-                raise InvariantBroken(f"shard {self.number}: message {id} was fed after {last}")
-            last = id
         for id, payload in items:
             if mark is not None and id <= mark:
                 continue
@@ -76,8 +85,14 @@ class Shard:
                     entry.state = PENDING
             order.append(entry)
             added.append(entry)
-        self.last_fed = last
         return added
+
+    def _refuse(self, ids: list[MessageId]) -> None:
+        last = self.last_fed
+        for id in ids:
+            if id.shard != self.number or (last is not None and id <= last):
+                raise InvariantBroken(f"shard {self.number}: message {id} was fed after {last}")
+            last = id
 
     def between(self, above: MessageId | None, upto: MessageId | None) -> list[Entry]:
         """The entries above one id and at or below another, without those that are acknowledged."""

@@ -52,8 +52,8 @@ class Subscription(Delivery):
         done = tuple([each.id for each in found])
         return Change(records.ack(done) if done else None, done, entries=found)
 
-    def ack_in_txn(self, consumer: str | None, ids: Sequence[MessageId], txn: bytes) -> Change:
-        """Acknowledge messages if the transaction commits, all or none.
+    def ack_in_txn(self, consumer: str | None, ids: Sequence[MessageId], txn: bytes, *, later: bool = False) -> Change:
+        """Acknowledge messages if the transaction commits, all or none. `later`: no record is to be appended now.
 
         Raises: `Conflict` when one is acknowledged, or pending in any transaction, this one included (3.2); else as
         `ack`.
@@ -73,6 +73,8 @@ class Subscription(Delivery):
             entry.txn = txn
             held[entry.id] = entry
         done = tuple([each.id for each in found])
+        if later:
+            return Change(None, done, txn, entries=found)
         pending, ack = records.pending_and_ack(txn, done)
         return Change(pending, done, txn, ack, entries=found)
 

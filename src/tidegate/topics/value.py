@@ -131,6 +131,13 @@ def encode(
     return body
 
 
+def decode_value(body: bytes) -> Any:
+    """`decode(body).value`, at once where nothing but a value was sent."""
+    if body[:1] == _PLAIN_JSON:
+        return _load(body[1:])
+    return Value(body).value
+
+
 def decode(body: bytes) -> Value:
     """What `encode` made of a value.
 
