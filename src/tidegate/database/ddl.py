@@ -152,10 +152,10 @@ def _field(column: Column) -> pa.Field:
 def _explain(catalog: Catalog, of: str | CreateView) -> Rows:
     """As the planning of views tells it."""
     if isinstance(of, CreateView):
-        asked = of.sql, of.columns, relations(catalog)
+        asked = of.sql, of.columns, relations(catalog), of.name or "view"
     else:
         view = catalog.view(of)
-        asked = view.sql, view.columns, relations(catalog, view)
+        asked = view.sql, view.columns, relations(catalog, view), view.name
     rows: Rows = import_module("tidegate.views.explain").explain(*asked)
     return rows
 
