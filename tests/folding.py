@@ -14,6 +14,7 @@ from typing import Any
 from tidegate.barrier.cut import Cut, decode_cut
 from tidegate.pipeline.fold import fold
 from tidegate.pipeline.host import Pipeline
+from tidegate.pipeline.view_stage import ViewStage, with_views
 
 Crash = Callable[[str, int], bool]
 """Whether to die at a point ("folded", "reported"), in an epoch."""
@@ -41,6 +42,7 @@ class Folding:
         self._term = pipeline.current_term
         self._at = at
         self._crash = crash
+        self._stage = ViewStage(pipeline.path, pipeline.store)
         self._told: Queue[dict[str, Any]] = Queue()
         self._thread = Thread(target=self._run, name="folding", daemon=True)
         self._thread.start()
@@ -96,6 +98,7 @@ class Folding:
         if self._crash("folded", cut.epoch):
             return False
         first = 1 if before is None else before.epoch + 1
+        reports = with_views(self._stage, first, cut.epoch, cut, reports)
         batch = {"id": 0, "first": first, "last": cut.epoch, "seconds": 0.0, "reports": reports}
         self._pipeline.heard(self._term, {"batch": batch})
         self._at = cut

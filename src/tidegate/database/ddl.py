@@ -7,15 +7,14 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
-import pyarrow as pa
-
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.views import View
 from tidegate.database.engine import Engine
 from tidegate.errors import Conflict, InvalidArgument, TidegateError
+from tidegate.pipeline.view_relations import relations
 from tidegate.snapshots.manifest import Manifest
 from tidegate.tables.column_type import to_sql
-from tidegate.tables.schema import COMMENT, RETENTION_S, RETENTION_S_MIN, Column, Table, TableSchema
+from tidegate.tables.schema import COMMENT, RETENTION_S, RETENTION_S_MIN, Table, TableSchema
 from tidegate.tables.show_create import show_create, show_create_view
 from tidegate.tables.statements import (
     AlterTable,
@@ -34,7 +33,7 @@ from tidegate.tables.view_statements import (
     ShowCreateView,
     ShowViews,
 )
-from tidegate.views.definition import Define, Defined, Relation
+from tidegate.views.definition import Define, Defined
 
 Rows = list[dict[str, Any]]
 TableDdl = CreateTable | AlterTable | DropTable | ShowTables | DescribeTable | ShowCreateTable
@@ -120,33 +119,6 @@ def _plan_view(statement: CreateView, found: Defined, options: Mapping[str, Any]
         options=options,
         if_not_exists=statement.if_not_exists,
     )
-
-
-def relations(catalog: Catalog, of: View | None = None) -> dict[str, Relation]:
-    """What a new view could read: all tables and views as they are. With `of` what that one reads, as it was when it
-    was created."""
-    if of is not None:
-        return {name: _input(catalog, *place) for name, place in of.inputs.items()}
-    tables = {each.name: _relation(each, each.schema) for each in catalog.tables()}
-    return tables | {each.name: _relation(each.table, each.table.schema, each.columns) for each in catalog.views()}
-
-
-def _input(catalog: Catalog, id: int, version: int) -> Relation:
-    table = catalog.table_by_id(id)
-    visible = next((each.columns for each in catalog.views() if each.id == id), None)
-    return _relation(table, table.version(version), visible)
-
-
-def _relation(table: Table, schema: TableSchema, visible: Sequence[str] | None = None) -> Relation:
-    names = schema.names if visible is None else visible
-    key = tuple(each.name for each in schema.key_columns)
-    shown = [_field(schema.column(name)) for name in names]
-    hidden = [_field(each) for each in schema.key_columns if each.name not in names]
-    return Relation(table.name, table.id, schema.version, pa.schema(shown), key, pa.schema(hidden))
-
-
-def _field(column: Column) -> pa.Field:
-    return pa.field(column.name, column.type, column.nullable)
 
 
 def _explain(catalog: Catalog, of: str | CreateView) -> Rows:

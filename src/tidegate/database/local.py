@@ -13,7 +13,7 @@ from tidegate.catalog.statements import parse
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.backend import Limits
 from tidegate.database.clients import OWNER
-from tidegate.database.ddl import run_ddl
+from tidegate.database.ddl import TableDdl, ViewDdl, run_ddl
 from tidegate.database.engine import Engine
 from tidegate.database.live_transactions import Keys, Writes
 from tidegate.database.read_gate import ReadAsk, ReadPlace
@@ -21,14 +21,6 @@ from tidegate.database.received import Received
 from tidegate.errors import InvalidArgument
 from tidegate.runtime.steps import run, run_async
 from tidegate.tables.schema import Table
-from tidegate.tables.statements import (
-    AlterTable,
-    CreateTable,
-    DescribeTable,
-    DropTable,
-    ShowCreateTable,
-    ShowTables,
-)
 from tidegate.topics import statements
 from tidegate.topics.message_id import MessageId
 from tidegate.txn.txn_id import TxnId
@@ -94,7 +86,7 @@ class LocalBackend:
                 return [_plain(asdict(each)) for each in catalog.subscriptions(topic)]
             case statements.ShowTransactions():
                 return [{name: each[name] for name in _SHOWN} for each in self.transactions()]
-            case CreateTable() | AlterTable() | DropTable() | ShowTables() | DescribeTable() | ShowCreateTable():
+            case _ if isinstance(statement, TableDdl | ViewDdl):
                 return run_ddl(engine, statement)
             case _:
                 raise InvalidArgument(f"this statement reads or writes rows; use db.sql for it: {sql.strip()[:60]!r}")

@@ -17,7 +17,6 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
-from tidegate.barrier.clock import BarrierSettings
 from tidegate.barrier.cut import Cut, Epoch, Span, decode_cut, encode_cut
 from tidegate.barrier.work import (
     Begin,
@@ -31,7 +30,15 @@ from tidegate.barrier.work import (
     StepDown,
     Verdict,
 )
-from tidegate.catalog.entries import Change, TableAltered, TableCreated, TableDropped
+from tidegate.catalog.entries import (
+    Change,
+    TableAltered,
+    TableCreated,
+    TableDropped,
+    ViewCreated,
+    ViewDropped,
+    ViewResumed,
+)
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import (
     Closed,
@@ -47,10 +54,10 @@ from tidegate.errors import (
 from tidegate.log.message import Term
 from tidegate.pipeline.catalog_file import remove_catalogs, write_catalog
 from tidegate.pipeline.child import Worker
-from tidegate.pipeline.fold import entry_of
 from tidegate.pipeline.machines import Machines, now_ms, take_barrier, was_written_since
 from tidegate.pipeline.owner import Owner, PipelineSettings
 from tidegate.pipeline.state import PipelineState
+from tidegate.pipeline.view_stage import Outcome
 from tidegate.runtime.journal import Journal
 from tidegate.runtime.pending import PendingAppend
 from tidegate.snapshots.manifest import Pointer
@@ -66,6 +73,8 @@ _TERM_BITS: Final = 20
 _FIRST_S: Final = 1.5
 """So long after the opening the first worker is not started unless somebody waits for it: it takes a whole core for
 seconds, and whoever opened the database most likely asks something first."""
+_STORED: Final = (TableCreated, TableAltered, TableDropped, ViewCreated, ViewDropped, ViewResumed)
+"""Changes of what is stored."""
 _FAILURES_MAX: Final = 3
 """So often in a row a worker may fail before those who wait are told instead of waiting on."""
 
@@ -128,7 +137,7 @@ class Pipeline(PipelineState):
 
     def catalog_changed(self, change: Change) -> None:
         """A change of tables takes effect at exactly one epoch, and gets a barrier of its own."""
-        if not isinstance(change, TableCreated | TableAltered | TableDropped):
+        if not isinstance(change, _STORED):
             return
         self.start()
         with self._changed:
@@ -178,27 +187,6 @@ class Pipeline(PipelineState):
             self._machines.clock.ask(now_ms(), why)
             self._changed.notify_all()
             return True
-
-    def wait_for(self, timestamp: Timestamp, timeout_s: float) -> bool:
-        """Wait until the service time has reached a Timestamp, without asking for a barrier."""
-        with self._changed:
-            self._hurry()
-            return self._changed.wait_for(lambda: self._pointer.timestamp >= timestamp, timeout_s)
-
-    def change(self, settings: BarrierSettings) -> None:
-        """Go on with other settings."""
-        with self._changed:
-            self._barriers = settings
-            if self._machines is not None:
-                self._machines.clock.change(settings, now_ms())
-            self._changed.notify_all()
-
-    def pause(self) -> None:
-        """Hand out no more epochs and take no periodic barriers; what is under way is finished."""
-        with self._changed:
-            self._is_paused = True
-            if self._machines is not None:
-                self._machines.pause()
 
     def resume(self) -> None:
         with self._changed:
@@ -342,6 +330,7 @@ class Pipeline(PipelineState):
         at = machines.cuts.get(self._pointer.epoch)
         self._handed = [] if at is None else [at]
         self._entries.clear()
+        self._views.clear()
         self._perform(machines.epochs.register(WORKER, term, now_ms()))
         self._was_heard = False
         self._child = self._start_worker(self, work, at)
@@ -360,13 +349,15 @@ class Pipeline(PipelineState):
         batch = message.get("batch")
         if batch is None:
             return
-        entries = [entry_of(each) for each in batch["reports"]]
+        found = Outcome.of(batch["reports"])
+        entries = found.files
         with self._changed:
             machines = self._machines
             if machines is None or self._stop.is_set():
                 return
             self.batch_s = float(batch.get("seconds", 0.0))
             self._entries.update((each.path, each) for each in entries)
+            self._views[batch["last"]] = found
             span = Span(Epoch(batch["first"]), Epoch(batch["last"]))
             report = Report(WORKER, Term(term), machines.epochs.generation, span, tuple(each.path for each in entries))
             answer = machines.epochs.report(report, now_ms())
@@ -442,14 +433,19 @@ class Pipeline(PipelineState):
         timestamp = commit.cut.timestamp
         number = commit.pointer.checkpoint
         added = [self._entries.pop(path) for path in commit.files]
-        alive = {each.id for each in self._engine.catalog.tables_at(timestamp)}
+        alive = {each.id for each in self._engine.catalog.stored_at(timestamp)}
+        views = [self._views.pop(last) for last in sorted(self._views) if last <= commit.pointer.epoch]
+        emptied = {table for each in views for table in each.emptied}
+        states = {view: state for each in views for view, state in each.states.items() if view in alive}
         while True:
             try:
-                named = self.store.manifest(self._pointer).tables
+                manifest = self.store.manifest(self._pointer)
+                named = {*manifest.tables, *manifest.views}
                 self._pointer = self.store.commit(
                     self._pointer,
                     added=[each for each in added if each.table in alive],
-                    dropped=[table for table in named if table not in alive],
+                    dropped=[table for table in named if table not in alive or table in emptied],
+                    views=states,
                     epoch=commit.pointer.epoch,
                     timestamp=timestamp,
                     term=machines.epochs.term,

@@ -18,6 +18,7 @@ from tidegate.errors import Closed
 from tidegate.pipeline.child import Worker
 from tidegate.pipeline.machines import Machines, now_ms
 from tidegate.pipeline.owner import Owner
+from tidegate.pipeline.view_stage import Outcome
 from tidegate.snapshots.manifest import FileEntry, Pointer
 from tidegate.snapshots.store import SnapshotStore
 
@@ -49,6 +50,8 @@ class PipelineState(ABC):
         self._work: Path | None = None
         self._entries: dict[str, FileEntry] = {}
         """Of files that were reported and not committed."""
+        self._views: dict[int, Outcome] = {}
+        """How views stand by the reports that are not committed, by their last epochs."""
         self._failures = 0
         self.failure: str | None = None
         """Why the worker, or this, failed last; None since the last checkpoint."""
@@ -69,6 +72,27 @@ class PipelineState(ABC):
         if self._first_at:
             self._first_at = 0.0
             self._changed.notify_all()
+
+    def wait_for(self, timestamp: Timestamp, timeout_s: float) -> bool:
+        """Wait until the service time has reached a Timestamp, without asking for a barrier."""
+        with self._changed:
+            self._hurry()
+            return self._changed.wait_for(lambda: self._pointer.timestamp >= timestamp, timeout_s)
+
+    def change(self, settings: BarrierSettings) -> None:
+        """Go on with other settings."""
+        with self._changed:
+            self._barriers = settings
+            if self._machines is not None:
+                self._machines.clock.change(settings, now_ms())
+            self._changed.notify_all()
+
+    def pause(self) -> None:
+        """Hand out no more epochs and take no periodic barriers; what is under way is finished."""
+        with self._changed:
+            self._is_paused = True
+            if self._machines is not None:
+                self._machines.pause()
 
     def _the_machines(self) -> Machines:
         if self._machines is None:

@@ -103,11 +103,11 @@ class Upkeep:
     def collect(self) -> None:
         """Remove what nobody needs any more."""
         catalog = newest_catalog(self._database)
-        tables = () if catalog is None else catalog.tables()
+        tables = () if catalog is None else catalog.stored()
         own = {each.id: each.options[RETENTION_S] * 1000 for each in tables if RETENTION_S in each.options}
         found = self._collector.collect(Retention(self._retention_s * 1000, own))
         self.collected += found.files + found.manifests
 
 
 def _keyless(catalog: Catalog) -> set[int]:
-    return {each.id for each in catalog.tables() if not each.schema.key}
+    return {each.id for each in catalog.stored() if not each.schema.key}

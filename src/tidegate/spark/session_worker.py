@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,10 @@ from tidegate.barrier.cut import Cut
 from tidegate.pipeline.host import Pipeline
 from tidegate.pipeline.spark_worker import FOLD
 from tidegate.pipeline.upkeep import Upkeep
+from tidegate.pipeline.view_stage import ViewStage, with_views
 from tidegate.spark.cuts import CutFile, Point
 from tidegate.spark.driver import Batch, Driver
+from tidegate.spark.statements import statements_on
 from tidegate.spark.worker import Orders
 
 if TYPE_CHECKING:
@@ -37,7 +40,9 @@ class SessionWorker:
         self._term = pipeline.current_term
         query = work / "query"
         query.mkdir(parents=True, exist_ok=True)
-        self._orders = Orders(CutFile(query / "cuts"))
+        self._cuts = CutFile(query / "cuts")
+        self._orders = Orders(self._cuts)
+        self._stage = ViewStage(pipeline.path, pipeline.store, spark=statements_on(session))
         self._driver = Driver(
             session,
             pipeline.path,
@@ -68,6 +73,8 @@ class SessionWorker:
         self._orders.take({"stop": True})
 
     def _finish(self, batch: Batch) -> None:
+        found = with_views(self._stage, batch.first, batch.last, self._cuts.read(batch.last), batch.reports)
+        batch = replace(batch, reports=tuple(found))
         self._pipeline.heard(self._term, {"batch": batch.to_json()})
         self._orders.wait_committed(batch.last)
 

@@ -23,7 +23,7 @@ from tidegate.database.keeping import Keeper
 from tidegate.database.tails import BYTES_MAX, TailTooLong
 from tidegate.errors import InvalidArgument, StorageFailed, TidegateError, Truncated
 from tidegate.snapshots.manifest import FileEntry, Manifest
-from tidegate.snapshots.merge_sql import merge_sql, quoted
+from tidegate.snapshots.merge_sql import merge_sql, quoted, same_key
 from tidegate.snapshots.reader import Duck, SnapshotReader, conformed
 from tidegate.spark.reading import Span, read_span
 from tidegate.spark.table_cut import TableCut, channels_of, opened_store
@@ -125,17 +125,18 @@ def rows_sql(part: RowsPart, root: str, names: Sequence[str], where: str | None,
     # A condition may be on any column; DuckDB leaves out what nobody asks for.
     all_columns = [*schema.names, *(name for name in SYSTEM_COLUMNS if name != OP)]
     columns = ", ".join(map(quoted, all_columns))
-    by_key = ", ".join(map(quoted, key))
     if part.leads or not part.layers:
         below = merge_sql(table, schema, [*part.files, *part.layers], root, columns=all_columns)
         sql = f"SELECT {columns} FROM ({below}) AS below"
     else:
         below = merge_sql(table, schema, part.files, root, columns=all_columns)
         above = merge_sql(table, schema, part.layers, root, columns=key, deletes=True)
-        sql = f"SELECT {columns} FROM ({below}) AS base ANTI JOIN ({above}) AS layers USING ({by_key})"
+        by_key = same_key(schema, "base", "layers")
+        sql = f"SELECT {columns} FROM ({below}) AS base ANTI JOIN ({above}) AS layers {by_key}"
     if has_tail:
         if key:
-            sql = f"SELECT {columns} FROM ({sql}) AS below ANTI JOIN {quoted(_TAIL)} AS above USING ({by_key})"
+            by_key = same_key(schema, "below", "above")
+            sql = f"SELECT {columns} FROM ({sql}) AS below ANTI JOIN {quoted(_TAIL)} AS above {by_key}"
         if part.leads:
             sql += f" UNION ALL SELECT {columns} FROM {quoted(_TAIL)} WHERE {quoted(OP)} = 1"
     chosen = ", ".join(f"CAST(1 AS TINYINT) AS {quoted(OP)}" if name == OP else quoted(name) for name in named)

@@ -27,6 +27,7 @@ import signal
 import sys
 import warnings
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Condition, Event, Lock, Thread
 from time import sleep
@@ -40,6 +41,7 @@ from tidegate.spark.cuts import CutFile, Point
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tidegate.snapshots.store import SnapshotStore
     from tidegate.spark.archive import Archive
     from tidegate.spark.java import Java
 
@@ -116,7 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
     orders = Orders(cuts)
     Thread(target=_listen, args=(orders, voice), name="lease", daemon=True).start()
     try:
-        _run(options, work, orders, voice, parent)
+        _run(options, work, cuts, orders, voice, parent)
     except TidegateError as error:
         if orders.is_stopped:  # What it was about to do is done by the next.
             voice.say(stopped=True)
@@ -130,19 +132,26 @@ def main(arguments: list[str] | None = None) -> int:
     _end(0)
 
 
-def _run(options: argparse.Namespace, work: Path, orders: Orders, voice: Voice, parent: int) -> None:
+def _run(options: argparse.Namespace, work: Path, cuts: CutFile, orders: Orders, voice: Voice, parent: int) -> None:
     warnings.filterwarnings("ignore", module="pyspark")  # What Spark says of its own dependencies helps nobody here.
+    from tidegate.pipeline.view_stage import ViewStage, with_views
     from tidegate.spark.archive import find_archive
     from tidegate.spark.driver import Batch, Driver, read_progress
     from tidegate.spark.java import find_java
     from tidegate.spark.session import jvm_pid
+    from tidegate.spark.statements import statements_on
 
     java = find_java(work / "spark")
     archive = find_archive(java)
     session = _start_session(options, work, java, archive)
     is_warm = Event()
 
+    stage = ViewStage(Path(options.path), _store(Path(options.path)), spark=statements_on(session))
+
     def finish(batch: Batch) -> None:
+        batch = replace(
+            batch, reports=tuple(with_views(stage, batch.first, batch.last, cuts.read(batch.last), batch.reports))
+        )
         voice.say(batch=batch.to_json())
         if not options.no_commit_wait:
             orders.wait_committed(batch.last)
@@ -226,11 +235,8 @@ def _make_archive(archive: Archive, java: Java, classes: Path, class_path: str, 
 def _look_after(database: Path, retention_s: int, voice: Voice) -> None:
     """Compact snapshots and collect garbage beside the batches, and say how that goes. It ends with the process."""
     from tidegate.pipeline.upkeep import Upkeep
-    from tidegate.snapshots.store import SnapshotStore
-    from tidegate.stores.sqlite_metadata import SqliteMetadataStore
 
-    store = SnapshotStore(database / "snapshots", SqliteMetadataStore(database / "meta.sqlite"))
-    upkeep = Upkeep(database, store, retention_s)
+    upkeep = Upkeep(database, _store(database), retention_s)
     upkeep.start()
 
     def tell() -> None:
@@ -243,6 +249,13 @@ def _look_after(database: Path, retention_s: int, voice: Voice) -> None:
             sleep(1.0)
 
     Thread(target=tell, name="upkeep", daemon=True).start()
+
+
+def _store(database: Path) -> SnapshotStore:
+    from tidegate.snapshots.store import SnapshotStore
+    from tidegate.stores.sqlite_metadata import SqliteMetadataStore
+
+    return SnapshotStore(database / "snapshots", SqliteMetadataStore(database / "meta.sqlite"))
 
 
 def _listen(orders: Orders, voice: Voice) -> None:

@@ -1,1 +1,1 @@
-"""Materialized views, without IO: from a query to what is stored for it, and how a change of its inputs changes that."""
+"""Materialized views, without IO: from a query to what is stored for it, and how it follows its inputs' changes."""

@@ -15,10 +15,11 @@ import pytest
 
 from tidegate.catalog.statements import parse
 from tidegate.clock.timestamp import Timestamp
-from tidegate.database.ddl import TRIES_MAX, create_view, relations, run_ddl
+from tidegate.database.ddl import TRIES_MAX, create_view, run_ddl
 from tidegate.database.engine import Engine
 from tidegate.database.settings import DatabaseSettings
 from tidegate.errors import Conflict, InvalidArgument, NotFound
+from tidegate.pipeline.view_relations import relations
 from tidegate.snapshots.manifest import ViewState
 from tidegate.tables.definition import ColumnDef, NodeDef
 from tidegate.tables.view_statements import CreateView

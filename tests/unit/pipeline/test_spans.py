@@ -91,6 +91,8 @@ def test_a_span_of_any_size_is_folded_within_bounded_memory(
     with tidegate.open(tmp_path / "x.tide", settings=settings) as db:
         db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v STRING) SHARDS 8")
         db.flush(30)
+        # The change of the catalog and flush may have had a barrier each.
+        eventually(lambda: not db.engine.pipeline.is_busy)
         before = db.engine.pipeline.pointer.epoch
         for turn in range(40):
             db.insert("t", [{"id": id, "v": f"{turn} " + "x" * 50} for id in range(100)])

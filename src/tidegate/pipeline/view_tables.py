@@ -1,0 +1,289 @@
+"""`ViewTables`: the relations that the changes of views are computed over, in DuckDB, for one batch.
+
+Of a table or a node `t`: `t@b` as it was before the batch, `t@d` what changed in it, `t@s` what did not, `t@a` as it is
+now; made when a statement names them. Statements come in Spark SQL and are translated; a relation has the columns that
+views use.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+
+from tidegate.errors import InvariantBroken
+from tidegate.reads.translate import NeedsSpark, Translated, translate
+from tidegate.snapshots.manifest import FileEntry
+from tidegate.snapshots.merge_sql import duckdb_type, merge_sql, quoted
+from tidegate.tables.schema import OP, SEQ, TS, Table, TableSchema
+from tidegate.views.define import ROW_KEY
+from tidegate.views.write import W
+
+_NAMED: Final = re.compile(r"`((?:[^`]|``)+)@([bdsa])`")
+Spark = Callable[[str, Mapping[str, pa.Schema], Callable[[str], pa.Table]], pa.Table]
+"""Answers a statement on Spark: its text, the relations there are, and how to get the rows of one."""
+
+
+@dataclass(slots=True)
+class Stored:
+    """A table or a node: its files before the batch, and what the batch adds."""
+
+    table: Table
+    schema: TableSchema
+    before: Sequence[FileEntry]
+    added: Sequence[FileEntry] = ()
+    names: Sequence[str] = ()
+    """The columns that are used, those of the key among them."""
+    made: set[str] = field(default_factory=set)
+    is_computed: bool = False
+    """Whether its changes were computed here, and are there."""
+    changes: int = 0
+
+    @property
+    def key(self) -> list[str]:
+        return [each.name for each in self.schema.key_columns]
+
+
+class ViewTables:
+    """One batch. Used by one thread."""
+
+    def __init__(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        root: str,
+        translated: dict[str, Translated],
+        spark: Spark | None = None,
+    ) -> None:
+        """`translated` is kept from batch to batch, for as long as the catalog is the same."""
+        self._cursor = cursor
+        self._root = root
+        self.translated = translated
+        self._spark = spark
+        self.stored: dict[str, Stored] = {}
+        self.schemas: dict[str, pa.Schema] = {}
+        self._temporary: list[str] = []
+        self.by_spark = 0
+        """Statements that Spark has answered."""
+
+    # -- relations -------------------------------------------------------------------------------------------
+
+    def add(self, name: str, stored: Stored) -> None:
+        """Make a table or a node known."""
+        self.stored[name] = stored
+        schema = self._schema(stored)
+        for version in "bsa":
+            self.schemas[f"{name}@{version}"] = schema
+        self.schemas[f"{name}@d"] = schema.append(pa.field(W, pa.int32()))
+
+    def _schema(self, stored: Stored) -> pa.Schema:
+        fields = [pa.field(each, stored.schema.column(each).type) for each in stored.names if each not in ROW_KEY]
+        if not stored.key:
+            fields += [pa.field(name, type) for name, type in ROW_KEY.items()]
+        return pa.schema(fields)
+
+    def show(self, name: str, visible: Sequence[str]) -> None:
+        """Let statements read a relation as it is by its own name, with the columns that queries see."""
+        self.schemas[name] = pa.schema([self.schemas[f"{name}@a"].field(each) for each in visible])
+        self._make(name, "a")
+        columns = ", ".join(map(quoted, visible))
+        self._cursor.execute(
+            f"CREATE OR REPLACE TEMP VIEW {quoted(name)} AS SELECT {columns} FROM {quoted(name + '@a')}"
+        )
+
+    def changed(self, relation: str) -> int:
+        stored = self.stored[relation]
+        if stored.is_computed or not stored.added:
+            return stored.changes
+        self._make(relation, "d")
+        return stored.changes
+
+    def rows(self, relation: str) -> int:
+        stored = self.stored[relation]
+        return sum(each.rows - each.deletes for each in (*stored.before, *stored.added))
+
+    def _make(self, name: str, version: str) -> None:
+        stored = self.stored[name]
+        if version in stored.made:
+            return
+        stored.made.add(version)
+        relation = quoted(f"{name}@{version}")
+        is_changed = stored.is_computed or bool(stored.added)
+        if version == "b" or not is_changed:
+            sql = self._merged(stored, stored.before)
+        elif version == "s":
+            self._make(name, "d")
+            self._make(name, "b")
+            sql = f"SELECT x.* FROM {quoted(name + '@b')} AS x"
+            if stored.key:
+                sql += f" ANTI JOIN {quoted(name + '@k')} AS k ON {self._same(stored, 'x', 'k')}"
+        elif version == "a":
+            self._make(name, "s")
+            columns = ", ".join(map(quoted, self.schemas[f"{name}@a"].names))
+            sql = (
+                f"SELECT {columns} FROM {quoted(name + '@s')} UNION ALL"
+                f" SELECT {columns} FROM {quoted(name + '@d')} WHERE {W} = 1"
+            )
+        else:
+            self._make_changes(name, stored)
+            return
+        self._cursor.execute(f"CREATE OR REPLACE TEMP VIEW {relation} AS {sql}")
+
+    def _make_changes(self, name: str, stored: Stored) -> None:
+        """The rows that a table's new layers replace or take away, and those that they bring."""
+        new = self._merged(stored, stored.added)
+        columns = ", ".join(map(quoted, self.schemas[f"{name}@a"].names))
+        sql = f"SELECT {columns}, 1::INTEGER AS {W} FROM ({new})"
+        if stored.key:
+            keys = ", ".join(map(quoted, stored.key))
+            paths = merge_sql(stored.table, stored.schema, stored.added, self._root, columns=stored.key, deletes=True)
+            self._cursor.execute(
+                f"CREATE OR REPLACE TEMP TABLE {quoted(name + '@k')} AS SELECT DISTINCT {keys} FROM ({paths})"
+            )
+            if stored.before:
+                old = merge_sql(
+                    stored.table,
+                    stored.schema,
+                    stored.before,
+                    self._root,
+                    columns=list(stored.names),
+                    keys=quoted(name + "@k"),
+                )
+                sql += f" UNION ALL SELECT {columns}, -1::INTEGER FROM ({old})"
+        stored.changes = self._create(f"{name}@d", sql)
+
+    def _merged(self, stored: Stored, files: Sequence[FileEntry]) -> str:
+        if stored.key:
+            return merge_sql(stored.table, stored.schema, files, self._root, columns=list(stored.names))
+        columns = [each for each in stored.names if each not in ROW_KEY]
+        shards = sorted({each.shard for each in files})
+        parts = []
+        for shard in shards or [0]:
+            mine = [each for each in files if each.shard == shard]
+            rows = merge_sql(stored.table, stored.schema, mine, self._root, columns=[*columns, TS, SEQ])
+            parts.append(f"SELECT *, {shard}::INTEGER AS _shard FROM ({rows})")
+        return " UNION ALL ".join(parts)
+
+    def _same(self, stored: Stored, one: str, other: str) -> str:
+        return " AND ".join(
+            f"{one}.{quoted(each.name)} {'IS NOT DISTINCT FROM' if each.nullable else '='} {other}.{quoted(each.name)}"
+            for each in stored.schema.key_columns
+        )
+
+    # -- statements ------------------------------------------------------------------------------------------
+
+    def compute(self, name: str, sql: str) -> int:
+        """Keep what a statement gives, under a name, until `forget`; how many rows that is."""
+        self._prepare(sql)
+        self._temporary.append(name)
+        found = self.translation(sql)
+        if found is None:
+            rows = self._on_spark(sql)
+            self._cursor.register(name, rows)
+            self.schemas[name] = rows.schema
+            return int(rows.num_rows)
+        self.schemas[name] = pa.schema(list(zip(found.names, found.types)))
+        return self._create(name, _typed(found))
+
+    def stream(self, sql: str, batch_rows: int) -> pa.RecordBatchReader | pa.Table:
+        """What a statement gives, batch by batch."""
+        self._prepare(sql)
+        found = self.translation(sql)
+        if found is None:
+            return self._on_spark(sql)
+        return self._cursor.sql(_typed(found)).to_arrow_reader(batch_rows)
+
+    def _prepare(self, sql: str) -> None:
+        for name, version in _NAMED.findall(sql):
+            self._make(name.replace("``", "`"), version)
+
+    def translation(self, sql: str) -> Translated | None:
+        """A statement for DuckDB; None when only Spark can answer it."""
+        known = self.translated.get(sql)
+        if known is None:
+            try:
+                known = self.translated[sql] = translate(sql, self.schemas)
+            except NeedsSpark:
+                if self._spark is None:
+                    raise
+                return None
+        return known
+
+    def _on_spark(self, sql: str) -> pa.Table:
+        if self._spark is None:
+            raise InvariantBroken("a statement for Spark, and there is none")
+        self.by_spark += 1
+
+        def rows_of(name: str) -> pa.Table:
+            return self._cursor.sql(f"SELECT * FROM {quoted(name)}").to_arrow_table()
+
+        return self._spark(sql, self.schemas, rows_of)
+
+    def take(self, name: str, computed: str | None) -> int:
+        """What was computed is the change of a node: without what is the same before and after; how many rows."""
+        stored = self.stored[name]
+        stored.is_computed = True
+        stored.made -= {"s", "a", "d"}
+        stored.made.add("d")
+        columns = ", ".join(map(quoted, stored.names))
+        if computed is None:
+            stored.is_computed = False
+            stored.made.discard("d")
+            return 0
+        from_ = quoted(computed)
+        new = f"SELECT {columns} FROM {from_} WHERE {W} = 1"
+        old = f"SELECT {columns} FROM {from_} WHERE {W} = -1"
+        stored.changes = self._create(
+            f"{name}@d",
+            f"SELECT {columns}, 1::INTEGER AS {W} FROM ({new} EXCEPT ALL {old})"
+            f" UNION ALL SELECT {columns}, -1::INTEGER AS {W} FROM ({old} EXCEPT ALL {new})",
+        )
+        keys = ", ".join(map(quoted, stored.key))
+        self._cursor.execute(
+            f"CREATE OR REPLACE TEMP TABLE {quoted(name + '@k')} AS SELECT DISTINCT {keys} FROM {quoted(name + '@d')}"
+        )
+        if not stored.changes:
+            stored.is_computed = False
+            stored.made.discard("d")
+        return stored.changes
+
+    def layer(self, name: str, timestamp: int, batch_rows: int) -> pa.RecordBatchReader:
+        """The changes of a node as a layer holds them: what is there now, and the keys of what is gone."""
+        stored = self.stored[name]
+        relation = quoted(f"{name}@d")
+        columns = ", ".join(map(quoted, stored.names))
+        system = f"{timestamp}::BIGINT AS {quoted(TS)}, 0::BIGINT AS {quoted(SEQ)}"
+        gone = ", ".join(
+            f"x.{quoted(each)}"
+            if each in stored.key
+            else f"CAST(NULL AS {duckdb_type(stored.schema.column(each).type)})"
+            for each in stored.names
+        )
+        sql = (
+            f"SELECT {columns}, {system}, 1::TINYINT AS {quoted(OP)} FROM {relation} WHERE {W} = 1 UNION ALL"
+            f" SELECT {gone}, {system}, -1::TINYINT FROM (SELECT * FROM {relation} WHERE {W} = -1) AS x"
+            f" ANTI JOIN (SELECT * FROM {relation} WHERE {W} = 1) AS y ON {self._same(stored, 'x', 'y')}"
+        )
+        return self._cursor.sql(sql).to_arrow_reader(batch_rows)
+
+    def forget(self) -> None:
+        """What was computed for one node is not needed for the next."""
+        for name in self._temporary:
+            self.schemas.pop(name, None)
+            self._cursor.execute(f"DROP TABLE IF EXISTS {quoted(name)}")
+        self._temporary.clear()
+
+    def _create(self, name: str, sql: str) -> int:
+        found = self._cursor.execute(f"CREATE OR REPLACE TEMP TABLE {quoted(name)} AS {sql}").fetchone()
+        return int(found[0]) if found else 0
+
+
+def _typed(found: Translated) -> str:
+    columns = ", ".join(
+        f"CAST(c{number} AS {'INTEGER' if pa.types.is_null(type) else duckdb_type(type)}) AS {quoted(name)}"
+        for number, (name, type) in enumerate(zip(found.names, found.types))
+    )
+    return f"SELECT {columns} FROM ({found.sql})"

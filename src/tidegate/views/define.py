@@ -1,0 +1,68 @@
+"""`define`: whether a query can be a view, and what the catalog must know of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from tidegate.tables.definition import ColumnDef, NodeDef
+from tidegate.views.definition import Relation
+from tidegate.views.delta import full
+from tidegate.views.operators import Node, Plan, Source
+from tidegate.views.plan import plan
+
+FORMAT: Final = 1
+"""Of the plans: raised when what nodes store, or how it follows from a query, changes."""
+ROW_KEY: Final = {"_ts": pa.int64(), "_seq": pa.int64(), "_shard": pa.int32()}
+"""What tells the rows of a table apart that has no key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A query that can be a view."""
+
+    columns: list[str]
+    nodes: list[NodeDef]
+    inputs: dict[str, tuple[int, int]]
+    used: dict[str, frozenset[str]]
+
+
+def define(sql: str, names: Sequence[str], relations: Mapping[str, Relation]) -> Definition:
+    """`names` are for its columns; none: as the query calls them.
+
+    Raises: `InvalidArgument` for what cannot be a view, naming it; `NotFound` for what it names and is not there.
+    """
+    found = planned(sql, names, relations)
+    shown = {
+        name: frozenset(each for each in columns if each in relations[name].schema.names)
+        for name, columns in found.used.items()
+    }
+    inputs = {name: (relations[name].id, relations[name].version) for name in sorted(found.inputs)}
+    return Definition(found.columns, [node_def(each) for each in found.nodes], inputs, shown)
+
+
+def planned(sql: str, names: Sequence[str], relations: Mapping[str, Relation], name: str = "view") -> Plan:
+    """The plan of a view; its nodes are called after `name`."""
+    return plan(sql, {each.name: source(each) for each in relations.values()}, name=name, names=names)
+
+
+def source(relation: Relation) -> Source:
+    if relation.key:
+        return Source(relation.name, tuple(relation.names), relation.key, relation.types)
+    return Source(relation.name, tuple(relation.names), tuple(ROW_KEY), {**relation.types, **ROW_KEY})
+
+
+def node_def(node: Node) -> NodeDef:
+    columns = [ColumnDef(name, node.types[name], True) for name in node.columns.values()]
+    hidden = len(columns) - node.visible
+    return NodeDef(tuple(columns), node.key, hidden)
+
+
+def signature(found: Plan) -> str:
+    """Of what its nodes store: rows that were made by another plan are made anew."""
+    text = "\n".join(f"{each.name} {full(each)} {each.key} {sorted(each.columns.values())}" for each in found.nodes)
+    return hashlib.sha256(f"{FORMAT}\n{text}".encode()).hexdigest()[:16]

@@ -1,0 +1,165 @@
+"""What a query's functions are to views: which are aggregates, which have no fixed answer."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlglot import exp
+
+AGGREGATES: Final = frozenset(
+    [
+        "any",
+        "any_value",
+        "approx_count_distinct",
+        "approx_percentile",
+        "approx_top_k",
+        "array_agg",
+        "avg",
+        "bit_and",
+        "bit_or",
+        "bit_xor",
+        "bool_and",
+        "bool_or",
+        "collect_list",
+        "collect_set",
+        "corr",
+        "count",
+        "count_if",
+        "count_min_sketch",
+        "covar_pop",
+        "covar_samp",
+        "every",
+        "first",
+        "first_value",
+        "grouping",
+        "grouping_id",
+        "histogram_numeric",
+        "hll_sketch_agg",
+        "hll_union_agg",
+        "kurtosis",
+        "last",
+        "last_value",
+        "listagg",
+        "max",
+        "max_by",
+        "mean",
+        "median",
+        "min",
+        "min_by",
+        "mode",
+        "percentile",
+        "percentile_approx",
+        "percentile_cont",
+        "percentile_disc",
+        "regr_avgx",
+        "regr_avgy",
+        "regr_count",
+        "regr_intercept",
+        "regr_r2",
+        "regr_slope",
+        "regr_sxx",
+        "regr_sxy",
+        "regr_syy",
+        "skewness",
+        "some",
+        "std",
+        "stddev",
+        "stddev_pop",
+        "stddev_samp",
+        "string_agg",
+        "sum",
+        "try_avg",
+        "try_sum",
+        "var_pop",
+        "var_samp",
+        "variance",
+        "bitmap_construct_agg",
+        "bitmap_or_agg",
+    ]
+)
+UNSETTLED: Final = {
+    **dict.fromkeys(
+        ("now", "current_timestamp", "localtimestamp", "current_date", "curdate", "current_time", "unix_timestamp"),
+        "gives another answer every time",
+    ),
+    **dict.fromkeys(("rand", "randn", "random", "uuid", "shuffle", "uniform", "randstr"), "is random"),
+    **dict.fromkeys(
+        ("monotonically_increasing_id", "spark_partition_id", "input_file_name", "current_user", "user"),
+        "depends on how and by whom it is computed",
+    ),
+}
+"""Functions whose answer is not decided by their arguments, and why."""
+
+
+def function_name(node: exp.Expr) -> str | None:
+    """In small letters; None where a node is no call."""
+    return node.name.lower() if isinstance(node, exp.Anonymous) else None
+
+
+def is_aggregate(node: exp.Expr) -> bool:
+    """Whether a node is the call of an aggregate, with its FILTER."""
+    if isinstance(node, exp.Filter | exp.WithinGroup):
+        return is_aggregate(node.this)
+    return function_name(node) in AGGREGATES
+
+
+def aggregates_in(node: exp.Expr) -> list[exp.Expr]:
+    """The outermost calls of aggregates in an expression; those of windows and of subqueries are not its own."""
+    if is_aggregate(node):
+        return [node]
+    if isinstance(node, exp.Query):
+        return []
+    if isinstance(node, exp.Window):
+        # The function of a window is no aggregate of the group, but what it is given may be.
+        function = node.this
+        inner = list(function.iter_expressions()) if function is not None else []
+        rest = [each for each in node.iter_expressions() if each is not function]
+        return [found for each in (*inner, *rest) for found in aggregates_in(each)]
+    return [found for each in node.iter_expressions() for found in aggregates_in(each)]
+
+
+def windows_in(node: exp.Expr) -> list[exp.Expr]:
+    if isinstance(node, exp.Window):
+        return [node]
+    if isinstance(node, exp.Query):
+        return []
+    return [found for each in node.iter_expressions() for found in windows_in(each)]
+
+
+def subqueries_in(node: exp.Expr) -> list[exp.Expr]:
+    """The outermost subqueries of an expression: EXISTS, IN, and those in parentheses."""
+    if isinstance(node, exp.Exists | exp.Subquery):
+        return [node]
+    if isinstance(node, exp.In) and node.args.get("query") is not None:
+        return [node]
+    if isinstance(node, exp.Query | exp.Any | exp.All):
+        return [node]
+    return [found for each in node.iter_expressions() for found in subqueries_in(each)]
+
+
+def conjuncts(node: exp.Expr | None) -> list[exp.Expr]:
+    if node is None:
+        return []
+    if isinstance(node, exp.And):
+        return [*conjuncts(node.this), *conjuncts(node.expression)]
+    if isinstance(node, exp.Paren):
+        inner = conjuncts(node.this)
+        return inner if len(inner) > 1 else [node]
+    return [node]
+
+
+def unsettled_in(node: exp.Expr) -> tuple[str, str] | None:
+    """A function without a fixed answer in a query, and why that is so."""
+    for each in node.walk():
+        name = function_name(each)
+        if name is None and isinstance(each, exp.Func):
+            name = each.sql_name().lower()
+        if name == "unix_timestamp" and getattr(each, "expressions", None):
+            continue
+        if name in UNSETTLED:
+            return name, UNSETTLED[name]
+        if isinstance(each, exp.Column) and not each.table and each.name.lower() in (
+            "current_timestamp", "current_date", "localtimestamp", "current_user",
+        ):  # fmt: skip
+            return each.name.lower(), UNSETTLED.get(each.name.lower(), "has no fixed answer")
+    return None

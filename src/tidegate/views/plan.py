@@ -1,0 +1,180 @@
+"""`plan`: a view's SQL as nodes that are stored, each with the rule that maintains it.
+
+    SQL ──▶ parsed, names resolved ──▶ operators ──▶ nodes ──▶ columns nobody needs left out ──▶ a rule for each
+
+What is not understood is one node that is computed in full. Raises `InvalidArgument` only for what cannot be a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.qualify import qualify
+
+from tidegate.errors import InvalidArgument
+from tidegate.reads.translate import Translated, parse_any, parse_query, translate
+from tidegate.views.build import Builder
+from tidegate.views.building import NotUnderstood, Out
+from tidegate.views.delta import after, full
+from tidegate.views.names import unsettled_in
+from tidegate.views.operators import Aggregate, Filter, Node, Op, Plan, Project, Scan, Source, blocking, column, walk
+from tidegate.views.prune import prune
+from tidegate.views.rules import choose, has_filter, linear_reason
+
+Translator = Callable[[str, Mapping[str, pa.Schema]], Translated]
+
+
+def plan(
+    sql: str,
+    sources: Mapping[str, Source],
+    *,
+    name: str = "view",
+    names: Sequence[str] = (),
+    translator: Translator = translate,
+) -> Plan:
+    """`names` are the view's own names for its columns, where it has any.
+
+    Raises: `InvalidArgument` for what cannot be a view, naming it; `NotFound`; `NeedsSpark` when only Spark can say
+    what its columns are.
+    """
+    tree = parse_any(sql)
+    if found := unsettled_in(tree):
+        raise InvalidArgument(
+            f"view {name!r} uses {found[0]}(), which {found[1]}: a view is the same whenever it is computed. Store the"
+            f" value in a table when a row is written, and use that"
+        )
+    types = _Types(sources, translator)
+    shown = types.of_query(sql)
+    columns = _columns(name, shown, names)
+    try:
+        nodes = _nodes(sql, sources, types, name, columns)
+    except NotUnderstood as error:
+        nodes = [_unknown(name, sql, columns, error.what, sources)]
+    for each in nodes:
+        each.types = dict(types.of_node(each))
+    inputs = {each.relation for node in nodes for each in _scans(node)} - {each.name for each in nodes}
+    used = {relation: frozenset(_used(nodes, relation)) for relation in inputs}
+    if nodes[-1].root is None:
+        inputs, used = _all_of(sql, sources)
+    return Plan(nodes, list(columns), inputs, used)
+
+
+class _Types:
+    """What types columns have: DuckDB's translation says it."""
+
+    def __init__(self, sources: Mapping[str, Source], translator: Translator) -> None:
+        self._translator = translator
+        self._plain = {
+            each.name: pa.schema([(name, each.types[name]) for name in each.names]) for each in sources.values()
+        }
+        self._schemas = {f"{each.name}@a": pa.schema(list(each.types.items())) for each in sources.values()}
+
+    def of_query(self, sql: str) -> dict[str, pa.DataType] | list[tuple[str, pa.DataType]]:
+        found = self._translator(sql, self._plain)
+        return list(zip(found.names, found.types))
+
+    def of(self, op: Op) -> dict[str, pa.DataType]:
+        found = self._translator(after(op), self._schemas)
+        return dict(zip(found.names, found.types))
+
+    def of_node(self, node: Node) -> dict[str, pa.DataType]:
+        found = self._translator(full(node), {**self._plain, **self._schemas})
+        return dict(zip(found.names, found.types))
+
+    def add(self, node: Node) -> None:
+        self._schemas[f"{node.name}@a"] = pa.schema(list(self.of_node(node).items()))
+
+
+def _nodes(sql: str, sources: Mapping[str, Source], types: _Types, name: str, columns: Sequence[str]) -> list[Node]:
+    tree = _qualified(parse_query(sql), sources)
+    builder = Builder(sources, types.of, lambda number: f"{name}#{number}", types.add)
+    out = builder.query(tree)
+    if has_filter(out.op):
+        out = _split(builder, out, types)
+    last = builder.node_of(out, name, "", is_view=True, shown=columns)
+    nodes = [*builder.nodes, last]
+    prune(nodes)
+    for each in nodes:
+        choose(each, types.of)
+        types.add(each)
+    return nodes
+
+
+def _split(builder: Builder, out: Out, types: _Types) -> Out:
+    """A linear aggregate needs all of its groups, also those that HAVING leaves out: it is stored by itself."""
+    block = blocking(out.op)
+    if not isinstance(block, Aggregate) or linear_reason(block, types.of):
+        return out
+    stored = builder.store(Out(block, [(each, each) for each in block.cols]), "HAVING leaves groups out of it")
+    names = dict(zip(block.cols, [inner for _, inner in stored.columns]))
+    base = Project(stored.op, {each: column(names[each]) for each in block.cols}, block.keys)
+
+    def above(op: Op) -> Op:
+        if op is block:
+            return base
+        if isinstance(op, Filter):
+            return Filter(above(op.child), op.cond)
+        if isinstance(op, Project):
+            return Project(above(op.child), op.exprs, op.keys)
+        raise NotUnderstood(type(op).__name__)
+
+    return Out(above(out.op), out.columns)
+
+
+def _qualified(tree: exp.Expr, sources: Mapping[str, Source]) -> exp.Expr:
+    from tidegate.reads.translate import BARE
+
+    schema: dict[str, Any] = {each.name: dict.fromkeys(each.names, "string") for each in sources.values()}
+    try:
+        return qualify(tree, schema=schema, dialect=BARE)
+    except (SqlglotError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise NotUnderstood(f"its names ({str(error).splitlines()[0]})") from None
+
+
+def _columns(name: str, shown: Any, names: Sequence[str]) -> list[str]:
+    found = [each for each, _ in shown]
+    if names:
+        if len(names) != len(found):
+            raise InvalidArgument(f"view {name!r} names {len(names)} columns, and its query has {len(found)}")
+        found = list(names)
+    folded = [each.casefold() for each in found]
+    for each in found:
+        if folded.count(each.casefold()) > 1:
+            raise InvalidArgument(f"view {name!r} has two columns {each!r}; give one another name with AS")
+        if each.startswith("_"):
+            raise InvalidArgument(
+                f"view {name!r}: the column {each!r} begins with _, as Tidegate's own; name it with AS"
+            )
+    for each, type in shown:
+        if pa.types.is_null(type):
+            raise InvalidArgument(f"view {name!r}: the column {each!r} is NULL and has no type; cast it")
+    return found
+
+
+def _unknown(name: str, sql: str, columns: Sequence[str], what: str, sources: Mapping[str, Source]) -> Node:
+    stored = {each: each for each in columns} | {"_k0": "_k0"}
+    node = Node(name, None, stored, (*columns, "_k0"), len(columns), "full", f"{what} is not understood", sql)
+    node.inputs = frozenset(_all_of(sql, sources)[0])
+    return node
+
+
+def _scans(node: Node) -> list[Scan]:
+    return [] if node.root is None else [each for each in walk(node.root) if isinstance(each, Scan)]
+
+
+def _used(nodes: Sequence[Node], relation: str) -> set[str]:
+    return {
+        each for node in nodes for scan in _scans(node) if scan.relation == relation for each in scan.columns.values()
+    }
+
+
+def _all_of(sql: str, sources: Mapping[str, Source]) -> tuple[set[str], dict[str, frozenset[str]]]:
+    from tidegate.reads.translate import tables_in
+
+    by_name = {each.name.casefold(): each for each in sources.values()}
+    inputs = {by_name[each.casefold()].name for each in tables_in(sql) if each.casefold() in by_name}
+    return inputs, {each: frozenset(by_name[each.casefold()].names) for each in inputs}

@@ -1,0 +1,172 @@
+"""Which rule maintains a node, and what a linear aggregate keeps for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+from sqlglot import exp
+
+from tidegate.tables.column_type import to_sql
+from tidegate.tables.spark_sql import DIALECT
+from tidegate.views.names import function_name
+from tidegate.views.operators import (
+    Accumulator,
+    Aggregate,
+    Filter,
+    Left,
+    Node,
+    Op,
+    Project,
+    Semi,
+    SetOperation,
+    Top,
+    Window,
+    blocking,
+    column,
+    walk,
+)
+
+Typer = Callable[[Op], dict[str, pa.DataType]]
+_DECIMAL_MAX = 38
+
+
+def has_filter(op: Op) -> bool:
+    """Whether rows of a blocking operator are left out above it."""
+    while isinstance(op, Filter | Project):
+        if isinstance(op, Filter):
+            return True
+        op = op.child
+    return False
+
+
+def choose(node: Node, typer: Typer) -> None:
+    """Decide a node's rule; a linear aggregate gets its accumulators."""
+    if node.root is None:
+        return
+    block = blocking(node.root)
+    match block:
+        case None:
+            joins = [each for each in walk(node.root) if isinstance(each, Left | Semi)]
+            if joins:
+                node.rule = "affected keys"
+                node.why = "rows whose partners in an outer, semi or anti join may have changed are joined anew"
+            else:
+                node.rule, node.why = "linear", "each change passes through row by row"
+        case Aggregate():
+            reason = _linear(node, block, typer)
+            if reason:
+                node.rule = "affected keys" if block.groups else "full"
+                node.why = reason if block.groups else f"{reason}, and there is one group of all rows"
+            else:
+                node.rule, node.why = "linear", "sums and counts are added to"
+        case Window():
+            node.rule = "affected keys" if block.partition else "full"
+            node.why = (
+                f"windows are computed anew for each partition ({', '.join(block.partition)}) that changed"
+                if block.partition
+                else "a window without PARTITION BY is one of all rows"
+            )
+        case SetOperation():
+            node.rule, node.why = "affected keys", f"{block.word} is decided anew for each row that changed"
+        case Top():
+            node.rule, node.why = "full", "the first rows are found anew among all"
+
+
+def linear_reason(block: Aggregate, typer: Typer) -> str:
+    """Why an aggregate is not linear; empty when it is."""
+    types = typer(block.child)
+    for call in block.aggregates.values():
+        name = function_name(call)
+        if name is None:
+            return "an aggregate with FILTER or an order"
+        args = call.expressions
+        if any(isinstance(each, exp.Distinct) for each in args):
+            return f"{name}(DISTINCT ...) needs the values of the group"
+        if name == "count" and len(args) == 1:
+            continue
+        if name not in ("sum", "avg", "count_if") or len(args) != 1:
+            return f"{name}() needs the rows of the group"
+        if not isinstance(args[0], exp.Column):
+            return f"{name}() of an expression"
+        type = types[args[0].name]
+        if name == "sum" and (pa.types.is_integer(type) or pa.types.is_decimal(type)):
+            continue
+        if name == "avg" and pa.types.is_integer(type):
+            continue
+        if name == "count_if" and pa.types.is_boolean(type):
+            continue
+        return f"{name}() of the type {to_sql(type)} is not exact when values are taken away again"
+    return ""
+
+
+def _linear(node: Node, block: Aggregate, typer: Typer) -> str:
+    reason = linear_reason(block, typer)
+    if reason:
+        return reason
+    types = typer(block.child)
+    kept: dict[str, Accumulator] = {}
+
+    def keep(text: str, expr: exp.Expr, type: pa.DataType) -> exp.Expr:
+        if text not in kept:
+            kept[text] = Accumulator(f"_a{len(kept)}", expr, type)
+        return column(kept[text].name)
+
+    def when(cond: exp.Expr) -> exp.Expr:
+        return exp.Paren(this=exp.Case(ifs=[exp.If(this=cond, true=_number(1))], default=_number(0)))
+
+    def count_of(name: str) -> exp.Expr:
+        return keep(f"count {name}", when(exp.Not(this=exp.Is(this=column(name), expression=exp.null()))), pa.int64())
+
+    rows = keep("rows", _number(1), pa.int64())
+    for shown, call in block.aggregates.items():
+        name = function_name(call)
+        arg = call.expressions[0]
+        if name == "count":
+            if isinstance(arg, exp.Star | exp.Literal):
+                node.finals[shown] = rows.copy()
+            elif isinstance(arg, exp.Column):
+                node.finals[shown] = count_of(arg.name)
+            else:
+                node.finals[shown] = keep(
+                    f"count {arg.sql()}",
+                    when(exp.Not(this=exp.Is(this=exp.paren(arg.copy()), expression=exp.null()))),
+                    pa.int64(),
+                )
+            continue
+        if name == "count_if":
+            node.finals[shown] = keep(f"if {arg.name}", when(column(arg.name)), pa.int64())
+            continue
+        type = _sum_type(types[arg.name])
+        value = exp.Anonymous(this="coalesce", expressions=[_cast(column(arg.name), type), _cast(_number(0), type)])
+        total = keep(f"sum {arg.name}", value, type)
+        count = count_of(arg.name)
+        if name == "avg":
+            result: exp.Expr = exp.Div(this=_cast(total, pa.float64()), expression=count)
+        else:
+            result = total
+        none = exp.EQ(this=count.copy(), expression=_number(0))
+        node.finals[shown] = exp.Paren(
+            this=exp.Case(
+                ifs=[exp.If(this=none, true=_cast(exp.null(), pa.float64() if name == "avg" else type))], default=result
+            )
+        )
+    node.accumulators = list(kept.values())
+    node.count = rows.name
+    for each in node.accumulators:
+        node.columns[each.name] = each.name
+    return ""
+
+
+def _sum_type(type: pa.DataType) -> pa.DataType:
+    if pa.types.is_decimal(type):
+        return pa.decimal128(min(type.precision + 10, _DECIMAL_MAX), type.scale)
+    return pa.int64()
+
+
+def _number(value: int) -> exp.Expr:
+    return exp.Literal.number(value)
+
+
+def _cast(node: exp.Expr, type: pa.DataType) -> exp.Expr:
+    return exp.cast(node, to_sql(type), dialect=DIALECT)
