@@ -21,7 +21,6 @@ SELECT INTERVAL 1 DAY
 SELECT array_contains(a, 1), array_contains(a, 99), array_contains(a, NULL) FROM nest
 SELECT array()
 SELECT aggregate(a, 0, (acc, x) -> acc + x) FROM nest WHERE id = 1
-SELECT a = array(1, 2) FROM nest
 SELECT array_union(a, array(9)) FROM nest
 SELECT arrays_zip(a, w) FROM nest
 SELECT map_entries(m) FROM nest
@@ -62,3 +61,5 @@ SELECT count(*) AS n FROM orders WHERE id < 0 GROUP BY GROUPING SETS (())
 SELECT customer, sum(qty) AS s FROM orders GROUP BY customer QUALIFY rank() OVER (ORDER BY s DESC) <= 2 ORDER BY s
 SELECT ts + INTERVAL 1 HOUR 30 MINUTES FROM days
 SELECT session_window(ts, '1 hour') AS w, id FROM days
+SELECT st IN (SELECT st FROM nest) FROM nest
+SELECT max(struct(amount, id)) FROM orders

@@ -766,3 +766,46 @@ SELECT customer, session_window.start, session_window.end, count(*) FROM (SELECT
 SELECT d, session_window.start, count(*) FROM (SELECT * FROM days JOIN (SELECT id, d % 2 AS k FROM nums) USING (id)) GROUP BY d, session_window(ts, '29 days') ORDER BY 1, 2
 SELECT customer, max(session_window.end) AS e FROM (SELECT o.customer, session_window FROM (SELECT * FROM orders JOIN (SELECT id, ts FROM days) USING (id)) o GROUP BY o.customer, session_window(ts, '5 days')) GROUP BY customer
 SELECT session_window(ts, '1 hour') AS w, id FROM days
+SELECT a.id, b.id FROM nest a JOIN nest b ON a.st <=> b.st AND a.id <> b.id
+SELECT a = array(1, NULL, 1) FROM nest
+SELECT named_struct('x', id, 'y', y) = st FROM (SELECT id, st, st.y AS y FROM nest)
+SELECT x.n, y.n FROM (SELECT window, count(*) AS n FROM days GROUP BY window(ts, '1 day')) x JOIN (SELECT window, max(id) AS n FROM days GROUP BY window(ts, '1 day')) y ON x.window = y.window ORDER BY 1, 2
+SELECT DISTINCT st FROM nest
+SELECT st, count(*) FROM nest GROUP BY st
+SELECT a, count(*) AS n FROM nest GROUP BY a
+SELECT st FROM nest UNION SELECT st FROM nest
+SELECT st FROM nest EXCEPT SELECT st FROM nest WHERE id = 1
+SELECT window(TIMESTAMP '2020-01-01 00:07:00', '10 minutes').start AS s
+SELECT window(TIMESTAMP '2020-01-01 00:07:00', '10 minutes', '5 minutes').start AS s
+SELECT count(DISTINCT st), count(DISTINCT a) FROM nest
+SELECT customer, sum(w * qty) AS s, sum(w) AS n FROM (SELECT *, -1 AS w FROM orders WHERE id < 3 UNION ALL SELECT *, 1 AS w FROM orders) GROUP BY customer HAVING sum(w) <> 0 ORDER BY customer
+SELECT coalesce(sum(CASE WHEN w > 0 THEN amount END), 0) - coalesce(sum(CASE WHEN w < 0 THEN amount END), 0) AS d FROM (SELECT amount, if(qty > 2, 1, -1) AS w FROM orders)
+SELECT count(*) FILTER (WHERE customer IS NULL) AS n, count(*) - count(customer) AS m FROM orders
+SELECT id FROM orders a WHERE NOT EXISTS (SELECT 1 FROM orders b WHERE b.customer <=> a.customer AND (b.amount > a.amount OR (b.amount = a.amount AND b.id < a.id))) ORDER BY id
+SELECT o.id, x.total FROM orders o LEFT JOIN (SELECT customer, sum(qty) AS total FROM orders WHERE customer IN (SELECT name FROM customers) GROUP BY customer) x ON x.customer <=> o.customer ORDER BY o.id
+SELECT id, row_number() OVER (PARTITION BY customer ORDER BY amount DESC, id) AS r FROM orders WHERE customer IS NULL OR EXISTS (SELECT 1 FROM customers c WHERE c.name <=> customer) ORDER BY id
+SELECT explode(sequence(1, w)) AS e, id FROM (SELECT id, qty AS w FROM orders) ORDER BY id, e
+SELECT id FROM orders LATERAL VIEW explode(sequence(1, qty)) v AS e WHERE e > 2 ORDER BY id, e
+SELECT id, n FROM orders LEFT JOIN (SELECT name, count(*) AS n FROM customers GROUP BY name) c ON c.name = customer AND qty > 1 ORDER BY id
+SELECT listagg(customer, ',') WITHIN GROUP (ORDER BY customer) FROM orders
+SELECT bit_and(qty), bit_or(qty), bit_xor(qty) FROM orders
+SELECT sum(qty) OVER (ORDER BY id ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS s FROM orders ORDER BY id
+SELECT id, lag(qty) OVER (PARTITION BY customer ORDER BY id) AS l FROM orders ORDER BY id
+SELECT every(qty > 0), max(DISTINCT qty), avg(DISTINCT qty) FROM orders
+SELECT collect_list(qty) FILTER (WHERE qty > 3) FROM orders
+SELECT sum(amount) FILTER (WHERE qty > 100) AS s FROM orders
+SELECT a.id AS i, b.id AS j, a.st = b.st AS e, a.st <=> b.st AS s, a.st <> b.st AS n FROM nest a CROSS JOIN nest b ORDER BY i, j
+SELECT p.id AS i, q.id AS j, p.a = q.a AS e, p.a <=> q.a AS s, p.w <> q.w AS n FROM nest p CROSS JOIN nest q ORDER BY i, j
+SELECT p.id FROM nest p WHERE EXISTS (SELECT 1 FROM nest b WHERE p.a <=> b.a AND p.id <> b.id)
+SELECT qty, listagg(customer, ', ') WITHIN GROUP (ORDER BY id DESC) AS l FROM orders GROUP BY qty ORDER BY qty
+SELECT listagg(customer) WITHIN GROUP (ORDER BY customer DESC, id) FROM orders
+SELECT string_agg(customer, '-') WITHIN GROUP (ORDER BY id) FROM orders
+SELECT listagg(customer, ',') WITHIN GROUP (ORDER BY customer) FROM orders WHERE id < 0
+SELECT customer, listagg(customer, ',') WITHIN GROUP (ORDER BY id) AS l FROM orders GROUP BY ALL ORDER BY customer
+SELECT bit_and(qty), bit_or(qty), bit_xor(qty), bit_and(id) FILTER (WHERE id < 0) FROM orders
+SELECT bit_and(t), bit_or(s), bit_xor(l), bit_xor(i) FROM nums
+SELECT CAST('-0.00004' AS DECIMAL(38,6)) < CAST('0.00' AS DECIMAL(36,2)), CAST('-0.00005' AS DECIMAL(38,6)) < CAST('0.00' AS DECIMAL(36,2))
+SELECT id FROM orders WHERE CAST(amount AS DECIMAL(36, 2)) IN (CAST('10.000001' AS DECIMAL(38, 6)), CAST('20.55' AS DECIMAL(38, 6)))
+SELECT CAST(amount AS DECIMAL(36, 2)) BETWEEN CAST('10.000001' AS DECIMAL(38, 6)) AND CAST('20.550001' AS DECIMAL(38, 6)) AS b FROM orders
+SELECT st IN (SELECT st FROM nest) FROM nest
+SELECT max(struct(amount, id)) FROM orders

@@ -17,6 +17,7 @@ from tidegate.reads.spark_types import (
     DOUBLE,
     INT,
     LONG,
+    STRING,
     VOID,
     NeedsSpark,
     Typed,
@@ -202,6 +203,28 @@ def _of_conditions(name: str) -> Callable[[Sequence[Typed], str], Aggregate]:
         return Aggregate(f"{name}({args[0].sql})", BOOL)
 
     return found
+
+
+def _of_bits(name: str) -> Callable[[Sequence[Typed], str], Aggregate]:
+    def found(args: Sequence[Typed], distinct: str) -> Aggregate:
+        check(args, 1)
+        if not is_integer(args[0].type) or distinct:
+            raise WrongArguments
+        return Aggregate(f"{name}({args[0].sql})", args[0].type, f"CAST({{}} AS {duck(args[0].type)})")
+
+    return found
+
+
+for _name in ("bit_and", "bit_or", "bit_xor"):
+    AGGREGATES[_name] = _of_bits(_name)
+
+
+def joined(args: Sequence[Typed], order: str) -> Aggregate:
+    """`listagg(x, between) WITHIN GROUP (ORDER BY ..)`: texts in an order. Raises: `NeedsSpark`."""
+    if not 1 <= len(args) <= 2 or any(each.type != STRING for each in args) or (len(args) == 2 and not _sure(args[1:])):
+        raise NeedsSpark(f"listagg of ({', '.join(shown(each.type) for each in args)})")
+    between = args[1].sql if len(args) == 2 else "''"
+    return Aggregate(f"string_agg({args[0].sql}, {between} ORDER BY {order})", STRING)
 
 
 AGGREGATES["bool_and"] = AGGREGATES["every"] = _of_conditions("bool_and")

@@ -13,7 +13,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tidegate.reads import labels, literals, time_functions
-from tidegate.reads.aggregates import AGGREGATES, aggregate, one_zero, ranked
+from tidegate.reads.aggregates import AGGREGATES, aggregate, joined, one_zero, ranked
 from tidegate.reads.casts import cast, try_cast
 from tidegate.reads.grouping import ALL_KEYS
 from tidegate.reads.nested_functions import at, field, struct
@@ -267,6 +267,16 @@ class Expressions(Operators):
     def _ignoring(self, node: exp.Expr) -> Typed:
         return self.write(_ignoring_nulls(node))
 
+    def _within(self, node: exp.Expr) -> Typed:
+        only(node, "this", "expression")
+        call = node.this
+        if not isinstance(call, exp.Anonymous) or call.name.lower() not in ("listagg", "string_agg"):
+            raise NeedsSpark(node.sql("spark")[:60])
+        args, keys = self.all(call.expressions), [self.ordered(each) for each in node.expression.expressions]
+        found = joined(args, ", ".join(sql for sql, _ in keys))
+        name = labels.called(call.name.lower(), args)
+        return Typed(found.sql(), found.type, f"{name} WITHIN GROUP (ORDER BY {', '.join(name for _, name in keys)})")
+
     def _filter(self, node: exp.Expr) -> Typed:
         only(node, "this", "expression")
         if isinstance(node.this, exp.IgnoreNulls):
@@ -395,6 +405,7 @@ _WRITERS: Final[dict[type, Callable[[Expressions, Any], Typed]]] = {
     exp.CurrentTimestamp: Expressions._now,
     exp.Filter: Expressions._filter,
     exp.IgnoreNulls: Expressions._ignoring,
+    exp.WithinGroup: Expressions._within,
     exp.Window: Expressions._window,
     exp.Subquery: Expressions._subquery,
     exp.Exists: Expressions._exists,

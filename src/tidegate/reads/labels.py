@@ -30,7 +30,7 @@ _CAPITALS: Final = frozenset(
         "percent_rank",
     }
 )
-_OTHERS: Final = {"array_agg": "collect_list"}
+_OTHERS: Final = {"array_agg": "collect_list", "string_agg": "listagg"}
 _DEFAULTS: Final = {
     ("round", 1): ["0"],
     ("substring", 2): ["2147483647"],
@@ -48,6 +48,8 @@ _DEFAULTS: Final = {
     ("to_unix_timestamp", 1): ["yyyy-MM-dd HH:mm:ss"],
     ("sort_array", 1): ["true"],
     ("percentile", 2): ["1"],
+    ("listagg", 1): ["NULL"],
+    ("string_agg", 1): ["NULL"],
     ("lag", 1): ["1", "NULL"],
     ("lead", 1): ["1", "NULL"],
     ("lag", 2): ["NULL"],

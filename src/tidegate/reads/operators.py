@@ -30,6 +30,8 @@ from tidegate.reads.spark_types import (
     as_decimal,
     decimal,
     duck,
+    has_float,
+    has_map,
     is_decimal,
     is_float,
     is_integer,
@@ -196,10 +198,16 @@ class Operators:
         type_ = comparable(left, right)
         return cast(left.sql, left.type, type_), cast(right.sql, right.type, type_)
 
+    def _equated(self, left: Typed, right: Typed) -> tuple[str, str]:
+        """Both, to be asked whether they are the same. Inside of structs and arrays NULL is the same as NULL."""
+        if is_nested(left.type) and left.type == right.type and not has_float(left.type) and not has_map(left.type):
+            return left.sql, right.sql
+        return self.compared(left, right)
+
     def _comparison(self, node: exp.Expr) -> Typed:
         only(node, "this", "expression")
         left, right = self.write(node.this), self.write(node.expression)
-        a, b = self.compared(left, right)
+        a, b = self._equated(left, right) if isinstance(node, exp.EQ | exp.NEQ) else self.compared(left, right)
         if isinstance(node, exp.NEQ):
             return Typed(f"({a} <> {b})", BOOL, f"(NOT ({left.name} = {right.name}))")
         operator = _COMPARISONS[type(node)]
@@ -209,7 +217,7 @@ class Operators:
     def _null_safe(self, node: exp.Expr) -> Typed:
         only(node, "this", "expression")
         left, right = self.write(node.this), self.write(node.expression)
-        a, b = self.compared(left, right)
+        a, b = self._equated(left, right)
         same = f"({left.name} <=> {right.name})"
         if isinstance(node, exp.NullSafeNEQ):
             return Typed(f"({a} IS DISTINCT FROM {b})", BOOL, f"(NOT {same})")

@@ -147,7 +147,7 @@ class Queries:
                 raise NeedsSpark("two kinds of windows in one SELECT")
             if known is None:
                 sources.scope.window = found
-                sources.sql += found.source
+                sources.sql = (sources.sql or " FROM (SELECT 1) AS one") + found.source
         if sources.scope.window is not None:
             sources.scope.aliases[name] = sources.scope.window.column
         return name == "session_window"
@@ -373,7 +373,7 @@ def has_aggregate(node: exp.Expr) -> bool:
     """Whether an expression needs the rows of a group."""
     if isinstance(node, exp.Window | exp.Query):
         return False
-    if isinstance(node, exp.Anonymous) and node.name.lower() in AGGREGATES:
+    if isinstance(node, exp.WithinGroup) or (isinstance(node, exp.Anonymous) and node.name.lower() in AGGREGATES):
         return True
     return any(has_aggregate(each) for each in node.iter_expressions())
 

@@ -106,6 +106,13 @@ def has_float(type: pa.DataType) -> bool:
     return is_float(type)
 
 
+def has_map(type: pa.DataType) -> bool:
+    """Whether there is a MAP in it, or it is one."""
+    if is_list(type) or is_struct(type):
+        return any(has_map(type.field(index).type) for index in range(type.num_fields))
+    return is_map(type)
+
+
 def spark_type(type: pa.DataType) -> pa.DataType:
     """A type of a table's column as the types here are written. Raises: `NeedsSpark`."""
     if is_list(type) or pa.types.is_large_list(type):

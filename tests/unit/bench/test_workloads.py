@@ -6,6 +6,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+import tidegate
+from database_rig import quick
 from tidegate.bench.workloads import nexmark, tpch
 from tidegate.bench.workloads.workload import applied
 from tidegate.reads.translate import SETUP, as_spark, tables_in, translate
@@ -104,3 +106,37 @@ def test_ddl_creates_the_tables(module, workload, size):
     for each in statements:
         schema = pa.schema([(column.name, column.type) for column in each.columns])
         assert schema.types == workload.schemas[each.name].types
+
+
+@pytest.mark.parametrize(("module", "size"), [(tpch, 0.0005), (nexmark, 1000)], ids=["tpch", "nexmark"])
+def test_a_database_answers_every_query_over_its_tables_and_the_transactions_behind(module, size, tmp_path):
+    """The same answer as over the tables that the transactions' author holds."""
+    workload = tpch.TPCH if module is tpch else nexmark.NEXMARK
+    tables = module.tables(size)
+    changes = module.Changes(tables)
+    with tidegate.open(tmp_path / "db.tide", settings=quick()) as db, duckdb.connect() as duck:
+        for each in workload.ddl():
+            db.sql(each)
+        for name, table in tables.items():
+            db.insert(name, table)
+        for _ in range(5):
+            with db.transaction() as txn:
+                for name, rows, deleted in changes.next():
+                    txn.upsert(name, rows)
+                    txn.delete(name, deleted)
+        for each in SETUP:
+            duck.execute(each)
+        for name, table in changes.tables().items():
+            duck.register(name, table)
+        for name, sql in workload.queries.items():
+            translated = translate(sql, module.SCHEMAS)
+            expected = as_spark(duck.sql(translated.sql).to_arrow_table(), translated)
+            found = db.query(sql, engine="duckdb").to_arrow()
+            assert found.schema == expected.schema, name
+            assert rounded(found) == rounded(expected), name
+
+
+def rounded(table):
+    """Rows in one order; a sum of DOUBLEs depends on the order in which they are added."""
+    rows = [[f"{each:.9g}" if isinstance(each, float) else each for each in row.values()] for row in table.to_pylist()]
+    return sorted(map(repr, rows))
