@@ -9,6 +9,7 @@ import pytest
 
 import tidegate
 from folding import Share, folding
+from helpers import eventually
 from tidegate import DatabaseSettings
 from tidegate.barrier.collection import Epochs
 from tidegate.barrier.cut import Cut, Epoch, Pointer, decode_cut, encode_cut
@@ -61,6 +62,7 @@ def test_cuts_know_about_how_much_was_written_since_the_last_one(
     with tidegate.open(tmp_path / "x.tide", settings=DatabaseSettings(barrier_interval_ms=60_000)) as db:
         db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v STRING) SHARDS 2")
         db.flush(30)
+        eventually(lambda: not db.engine.pipeline.is_busy)  # CREATE and flush may have had a barrier each.
         for length in (10, 100_000):
             db.insert("t", [{"id": id, "v": "x" * length} for id in range(20)])
             db.flush(30)
@@ -91,7 +93,6 @@ def test_a_span_of_any_size_is_folded_within_bounded_memory(
     with tidegate.open(tmp_path / "x.tide", settings=settings) as db:
         db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v STRING) SHARDS 8")
         db.flush(30)
-        # The change of the catalog and flush may have had a barrier each.
         eventually(lambda: not db.engine.pipeline.is_busy)
         before = db.engine.pipeline.pointer.epoch
         for turn in range(40):
