@@ -408,12 +408,16 @@ class Changes:
             self._rows["partsupp"].put(row)
 
     def _change_supplier(self) -> None:
-        supplier = self._any("supplier")
-        if supplier is not None:
-            supplier["s_nationkey"] = int(_NATION_ORDER[self._number(0, 12)])
-            supplier["s_acctbal"] = Decimal(self._number(-99_999, 999_999)).scaleb(-2)
-            supplier["s_comment"] = "Customer Complaints" if self._number(0, 5) == 0 else "even foxes"
-            self._rows["supplier"].put(supplier)
+        """Two suppliers change nations: with few of them, none that a query names is left without one."""
+        one, other = self._any("supplier"), self._any("supplier")
+        if one is None or other is None:
+            return
+        one["s_nationkey"], nation = other["s_nationkey"], one["s_nationkey"]
+        one["s_acctbal"] = Decimal(self._number(-99_999, 999_999)).scaleb(-2)
+        one["s_comment"] = "Customer Complaints" if self._number(0, 8) == 0 else "even foxes"
+        self._rows["supplier"].put(one)
+        if other["s_suppkey"] != one["s_suppkey"]:
+            self._rows["supplier"].put({**other, "s_nationkey": nation})
 
     def _change_nation(self) -> None:
         """A nation that no query names goes to another region."""
