@@ -87,6 +87,18 @@ class Lookup:
         """Also a dropped one, while it is remembered. Raises: `NotFound`."""
         return self._views.by_id(id)
 
+    def read_by(self, view: View, into: dict[int, Table | View]) -> None:
+        """Add all that a view reads, directly or through other views, by id."""
+        for id, _ in view.inputs.values():
+            if id not in into:
+                try:
+                    found: Table | View = self.view_by_id(id)
+                except NotFound:
+                    found = self.table_by_id(id)
+                into[id] = found
+                if isinstance(found, View):
+                    self.read_by(found, into)
+
     def views(self) -> tuple[View, ...]:
         """Those that are there, by name."""
         return self._views.views()

@@ -14,11 +14,11 @@ from tidegate.catalog import records
 from tidegate.catalog.entries import Options, ViewCreated, ViewDropped, ViewResumed
 from tidegate.catalog.names import near
 from tidegate.catalog.table_fold import column_facts, columns_of, table_facts, table_of
-from tidegate.catalog.views import HIDDEN, View
+from tidegate.catalog.views import View
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import Conflict, InvalidArgument, LimitExceeded, NotFound
 from tidegate.tables.definition import COLUMNS_MAX, NodeDef, define_node
-from tidegate.tables.schema import Column, Table, TableSchema
+from tidegate.tables.schema import HIDDEN, Column, Table, TableSchema
 
 VIEWS_MAX: Final = 1000
 NODES_MAX: Final = 1000

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.tables.schema import Table
-
-HIDDEN: Final = "hidden_columns"
-"""An option of a node: how many of its columns, the last ones, are not part of any answer."""
 
 
 @dataclass(frozen=True, slots=True)

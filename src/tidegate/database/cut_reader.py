@@ -7,10 +7,10 @@ the Timestamp; if one has not, reading waits for it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Condition, Lock, Thread, Timer
+from threading import Condition, Lock, Timer
 from typing import Any, Final, NamedTuple
 
 import duckdb
@@ -19,6 +19,7 @@ import sqlglot
 from sqlglot.errors import SqlglotError
 
 from tidegate.clock.timestamp import Timestamp
+from tidegate.database.cancel import INSIST_S, Cancel, Cancelled
 from tidegate.database.keeping import Keeper
 from tidegate.database.tails import LogSource, Tails, shard_of_key
 from tidegate.errors import Closed, InvalidArgument, StorageFailed, TidegateError, WaitTimeout
@@ -31,14 +32,13 @@ from tidegate.snapshots.merge_sql import quoted
 from tidegate.snapshots.one_key import OneKey, only_key
 from tidegate.snapshots.reader import BATCH_ROWS, Duck, SnapshotReader
 from tidegate.snapshots.store import SnapshotStore
-from tidegate.tables.changes import changes_of, net
-from tidegate.tables.schema import OP, Table
+from tidegate.tables.changes import changes_of, changes_schema, net
+from tidegate.tables.schema import OP, Table, TableSchema
 from tidegate.tables.spark_sql import DIALECT
 
 _IDLE_MAX: Final = 8
 _MEMORY: Final = "1GB"
 _TRANSLATED_MAX: Final = 512
-_INSIST_S: Final = 0.05
 _CLOSE_S: Final = 10.0
 _UNTYPED: Final = ("the function array of ()", "the function map of ()", "a struct with such fields")
 """Constants that get their types from where they go."""
@@ -53,47 +53,17 @@ class TableAt(NamedTuple):
     at: Timestamp
     manifest: Manifest | None = None
     """The checkpoint to read it by, where that is decided; else the newest at or before `at`."""
+    columns: tuple[str, ...] | None = None
+    """Those that the query may name, where they are not all."""
 
+    @property
+    def schema(self) -> TableSchema:
+        return self.table.at(self.at)
 
-class Cancel:
-    """Ends a query from outside. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._changed = Condition()
-        self._interrupt: Callable[[], None] | None = None
-        self.is_set = False
-
-    def set(self) -> None:
-        """End what runs, or would. Does not wait for it."""
-        with self._changed:
-            if not self.is_set:
-                self.is_set = True
-                Thread(target=self._insist, name="tidegate-cancel", daemon=True).start()
-
-    def _insist(self) -> None:
-        """An interruption that comes before a query has begun is lost, so it is repeated until the query has ended."""
-        with self._changed:
-            while self._interrupt is not None:
-                self._interrupt()
-                self._changed.wait(_INSIST_S)
-
-    @contextmanager
-    def guarding(self, interrupt: Callable[[], None]) -> Iterator[None]:
-        """Call `interrupt` if it is set while this lasts. Raises: `Cancelled` when it was set before."""
-        with self._changed:
-            if self.is_set:
-                raise Cancelled
-            self._interrupt = interrupt
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._interrupt = None
-                self._changed.notify_all()
-
-
-class Cancelled(Exception):
-    """A query was ended before it began."""
+    @property
+    def names(self) -> list[str]:
+        """The columns that the query may name."""
+        return self.table.visible(self.schema) if self.columns is None else list(self.columns)
 
 
 class _Session:
@@ -160,7 +130,7 @@ class CutReader:
             while self._running and time.monotonic() < deadline:
                 for each in self._running:
                     each.cursor.interrupt()
-                self._ended.wait(_INSIST_S)
+                self._ended.wait(INSIST_S)
             idle, self._idle = self._idle, []
             streams = list(self._streams)
         for each in streams:
@@ -287,11 +257,10 @@ class CutReader:
                     timer.cancel()
 
     def _translate(self, sql: str, tables: Mapping[str, TableAt], given: Mapping[str, pa.Table]) -> Translated:
-        schemas = {name: each.table.at(each.at) for name, each in tables.items()}
-        arrow = {name: each.arrow for name, each in schemas.items()}
+        arrow = {name: pa.schema([each.schema.arrow.field(one) for one in each.names]) for name, each in tables.items()}
         if given:
             return translate(sql, arrow | {name: each.schema for name, each in given.items()})
-        versions = tuple(sorted((name, each.table.id, schemas[name].version) for name, each in tables.items()))
+        versions = tuple(sorted((name, each.table.id, each.schema.version) for name, each in tables.items()))
         shape = shape_of(sql)
         if shape is not None:
             # What is wrong with a query is said of the query itself.
@@ -371,7 +340,11 @@ class CutReader:
         table, at = asked.table, asked.at
         schema = table.at(at)
         key = [each.name for each in schema.key_columns]
-        tail = self.tails.changes(table, schema, manifest.timestamp, at, deadline_s=deadline_s)
+        tail = (
+            changes_schema(schema).empty_table()
+            if table.is_view
+            else self.tails.changes(table, schema, manifest.timestamp, at, deadline_s=deadline_s)
+        )
         if own:
             tail = pa.concat_tables([tail, changes_of(table, own, schema)])
         files = manifest.files(table.id)
@@ -382,12 +355,16 @@ class CutReader:
             tail = net(pa.concat_tables([kept, tail]), key) if tail.num_rows else kept
         elif tail.num_rows:
             tail = net(tail, key)
-        columns = ", ".join(quoted(each) for each in schema.names)
+        columns = ", ".join(quoted(each) for each in asked.names)
         sql = f"SELECT {columns} FROM ({self._snapshots.sql(table, schema, files)}) AS below"
         if tail.num_rows:
             session.register(tail_name, tail)
             if key:
-                same = " AND ".join(f"above.{quoted(each)} = below.{quoted(each)}" for each in key)
+                same = " AND ".join(
+                    f"above.{quoted(each.name)} {'IS NOT DISTINCT FROM' if each.nullable else '='}"
+                    f" below.{quoted(each.name)}"
+                    for each in schema.key_columns
+                )
                 sql += f" WHERE NOT EXISTS (SELECT 1 FROM {quoted(tail_name)} AS above WHERE {same})"
             sql += f" UNION ALL SELECT {columns} FROM {quoted(tail_name)} WHERE {quoted(OP)} = 1"
         session.view(name, sql)
@@ -471,8 +448,10 @@ def _one_key(translated: Translated, tables: Mapping[str, TableAt]) -> OneKey | 
     pinned = translated.pinned
     if pinned is None or list(tables) != [pinned.table]:
         return None
-    table, at, _ = tables[pinned.table]
-    key = [each.name for each in table.at(at).key_columns]
+    only = tables[pinned.table]
+    if only.table.is_view:
+        return None
+    key = [each.name for each in only.schema.key_columns]
     return {name: pinned.values[name] for name in key} if key and pinned.values.keys() >= set(key) else None
 
 

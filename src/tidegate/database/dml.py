@@ -17,7 +17,8 @@ from sqlglot import exp
 from tidegate.catalog.statements import Query, parse
 from tidegate.database.cut_reader import TableAt
 from tidegate.database.row_taker import RowTaker
-from tidegate.errors import InvalidArgument, SchemaMismatch
+from tidegate.database.view_reads import Views, inline
+from tidegate.errors import InvalidArgument, NotFound, SchemaMismatch
 from tidegate.log.batch import Batch
 from tidegate.reads.params import Params, bind
 from tidegate.reads.spark_types import NeedsSpark
@@ -232,9 +233,17 @@ def read(
         return _answer(database, sql, {}, None, given)
     at = txn.read(names[0], [])
     database.wait_visible(at)
-    tables = {name: TableAt(database.table_at(name, at), at) for name in names}
-    own = {each.table.id: txn.own_changes(each.table) for each in tables.values()}
-    return _answer(database, sql, tables, own, given)
+    found = Views({})
+    for name in names:
+        try:
+            found.tables[name] = TableAt(database.table_at(name, at), at)
+        except NotFound:
+            place = database.place_at([name], at)
+            # Computed from the tables, so that the transaction's own rows count.
+            found.inlined |= {each: (view, place) for each, view in place.views.items()}
+    sql = inline(sql, found)
+    own = {each.table.id: txn.own_changes(each.table) for each in found.tables.values()}
+    return _answer(database, sql, found.tables, own, given)
 
 
 def _answer(

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 from tidegate.catalog.catalog import CATALOG_VCHANNEL, Catalog
 from tidegate.catalog.entries import Change, TableAltered, TableCreated, TableDropped, Topic, TopicDropped
 from tidegate.catalog.records import read as read_record
+from tidegate.catalog.views import View
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.clients import OWNER, Clients
 from tidegate.database.live_transactions import Keys, Writes
@@ -251,11 +252,34 @@ class Engine:
         Raises: `NotFound`.
         """
         with self._catalog_lock:
-            if at is not None:
-                for each in self._catalog.tables_at(at):
-                    if each.name == name:
-                        return each
-            return self._catalog.table(name)
+            return self._table(name, at)
+
+    def _table(self, name: str, at: Timestamp | None) -> Table:
+        if at is not None:
+            for each in self._catalog.tables_at(at):
+                if each.name == name:
+                    return each
+        return self._catalog.table(name)
+
+    def read_at(
+        self, names: Sequence[str], at: Timestamp
+    ) -> tuple[dict[str, Table], dict[str, View], list[Table | View]]:
+        """The tables and the views that had names at a time; and all that those views read, directly or not.
+
+        Ordering: as `table`. Raises: `NotFound`.
+        """
+        tables: dict[str, Table] = {}
+        views: dict[str, View] = {}
+        under: dict[int, Table | View] = {}
+        with self._catalog_lock:
+            there = {each.name: each for each in self._catalog.views_at(at)}
+            for name in names:
+                if name in there:
+                    views[name] = there[name]
+                    self._catalog.read_by(there[name], under)
+                else:
+                    tables[name] = self._table(name, at)
+        return tables, views, list(under.values())
 
     def tables_changed(self, names: Sequence[str]) -> Timestamp:
         """When one of the tables that have, or had, these names was last created, altered or dropped."""

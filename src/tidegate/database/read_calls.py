@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -15,7 +15,8 @@ import pyarrow as pa
 import sqlglot
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.database.cut_reader import Cancel, CutReader, TableAt, shown
+from tidegate.database.cancel import Cancel
+from tidegate.database.cut_reader import CutReader, TableAt, shown
 from tidegate.database.local import LocalBackend
 from tidegate.database.read_gate import ReadAsk, ReadPlace
 from tidegate.database.read_settings import ReadSettings
@@ -24,6 +25,7 @@ from tidegate.database.session import Memory, Session
 from tidegate.database.snapshot import Snapshot
 from tidegate.database.table_calls import TableCalls
 from tidegate.database.tails import TailTooLong
+from tidegate.database.view_reads import Views, inline, is_sooner_stored, resolve
 from tidegate.errors import InvalidArgument
 from tidegate.reads.consistency import Asked, Consistency, Seen
 from tidegate.reads.params import Params, bind
@@ -31,6 +33,7 @@ from tidegate.reads.shapes import shape_of
 from tidegate.reads.time_travel import AsOf, take_times
 from tidegate.reads.translate import NeedsSpark, tables_in
 from tidegate.runtime.log_files import LogFiles
+from tidegate.snapshots.manifest import Manifest
 from tidegate.snapshots.store import SnapshotStore
 from tidegate.stores.sqlite_metadata import SqliteMetadataStore
 from tidegate.tables.spark_sql import DIALECT
@@ -166,23 +169,36 @@ class ReadCalls(TableCalls):
         """The answer to a query for whoever remembers with `memory`."""
         until = None if wanted.timeout_s is None else time.monotonic() + wanted.timeout_s
         prepared = prepare(bind(sql, params))
-        place, tables = self._place(prepared, wanted, memory, snapshot, until, cancel)
+        may_wait = wanted.asked.level != "timestamp" and snapshot is None
+        place, views = self._place(prepared, wanted, memory, snapshot, until, cancel)
         try:
-            engine, rows = self._compute(prepared.sql, tables, wanted, until, cancel)
-        except TailTooLong:
-            if wanted.asked.level == "timestamp" or snapshot is not None:
+            text = inline(prepared.sql, views)
+            engine, rows = self._compute(
+                text, views.tables, wanted, until, cancel, by_spark=not (views.inlined and may_wait)
+            )
+        except (TailTooLong, NeedsSpark):
+            if not may_wait:
                 raise
-            # The log behind the last checkpoint is too long to be read each time: a newer checkpoint has to come.
-            place, tables = self._place(prepared, wanted, memory, snapshot, until, cancel, checkpoint=True)
-            engine, rows = self._compute(prepared.sql, tables, wanted, until, cancel)
+            # The log behind the last checkpoint is too long to be read each time, or only Spark can compute a view: a
+            # newer checkpoint has to come.
+            place, views = self._place(prepared, wanted, memory, snapshot, until, cancel, checkpoint=True)
+            text = inline(prepared.sql, views)
+            engine, rows = self._compute(text, views.tables, wanted, until, cancel)
         if memory is not None:
             memory.read(place.at)
-        return Result(rows, place.at, engine=engine, waited_ms=place.waited_ms)
+        return Result(rows, place.at, engine=engine, waited_ms=place.waited_ms, views=views.how)
 
     def _compute(
-        self, sql: str, tables: dict[str, TableAt], wanted: ReadSettings, until: float | None, cancel: Cancel | None
+        self,
+        sql: str,
+        tables: dict[str, TableAt],
+        wanted: ReadSettings,
+        until: float | None,
+        cancel: Cancel | None,
+        *,
+        by_spark: bool = True,
     ) -> tuple[str, pa.Table]:
-        """Who computed the answer, and the answer."""
+        """Who computed the answer, and the answer. Raises: `NeedsSpark` only where Spark may not, `by_spark`."""
         if wanted.engine != "spark":
             try:
                 return "duckdb", self.cut_reader.query(sql, tables, timeout_s=_left_s(until), cancel=cancel)
@@ -191,6 +207,8 @@ class ReadCalls(TableCalls):
                     raise InvalidArgument(
                         f"DuckDB cannot answer {shown(sql)} as Spark would: {error.reason}; use engine='spark'"
                     ) from error
+                if not by_spark:
+                    raise
         from tidegate.spark.query import answer
 
         with self.cut_reader.kept(tables) as pinned:
@@ -207,14 +225,16 @@ class ReadCalls(TableCalls):
         """As `read`, batch by batch."""
         until = None if wanted.timeout_s is None else time.monotonic() + wanted.timeout_s
         prepared = prepare(bind(sql, params))
-        place, tables = self._place(prepared, wanted, memory, snapshot, until)
+        place, views = self._place(prepared, wanted, memory, snapshot, until)
         try:
-            found = ResultStream(self.cut_reader.stream(prepared.sql, tables), place.at, place.waited_ms)
+            text = inline(prepared.sql, views)
+            found = ResultStream(self.cut_reader.stream(text, views.tables), place.at, place.waited_ms)
         except TailTooLong:
             if wanted.asked.level == "timestamp" or snapshot is not None:
                 raise
-            place, tables = self._place(prepared, wanted, memory, snapshot, until, checkpoint=True)
-            found = ResultStream(self.cut_reader.stream(prepared.sql, tables), place.at, place.waited_ms)
+            place, views = self._place(prepared, wanted, memory, snapshot, until, checkpoint=True)
+            text = inline(prepared.sql, views)
+            found = ResultStream(self.cut_reader.stream(text, views.tables), place.at, place.waited_ms)
         except NeedsSpark as error:
             raise InvalidArgument(
                 f"{shown(sql)} cannot be streamed: only Spark can answer it ({error.reason}); use query, or a Spark job"
@@ -243,20 +263,40 @@ class ReadCalls(TableCalls):
         cancel: Cancel | None = None,
         *,
         checkpoint: bool = False,
-    ) -> tuple[ReadPlace, dict[str, TableAt]]:
-        """The cut that a query gets, and every table that it reads. `until` is the time by which it has to have it."""
+    ) -> tuple[ReadPlace, Views]:
+        """The cut that a query gets, and all that it reads. `until` is the time by which it has to have it."""
         seen = Seen() if memory is None else memory.seen
         if prepared.tables or not prepared.times:
             place = self._begin_read(wanted, seen, prepared.tables, until, cancel, checkpoint=checkpoint)
             manifest = None if snapshot is None else snapshot.manifest
-            tables = {name: TableAt(table, place.at, manifest) for name, table in place.tables.items()}
+            found = self._resolved({name: name for name in prepared.tables}, place, manifest)
+            may_wait = found.inlined and not checkpoint and wanted.asked.level != "timestamp" and snapshot is None
+            if may_wait and is_sooner_stored(place, self.cut_reader.store.at(place.at)):
+                place = self._begin_read(wanted, seen, prepared.tables, until, cancel, checkpoint=True)
+                found = self._resolved({name: name for name in prepared.tables}, place, None)
+            if manifest is not None:
+                found.tables = {name: each._replace(manifest=manifest) for name, each in found.tables.items()}
         else:
-            place, tables = ReadPlace(Timestamp.ZERO, {}), {}
+            place, found = ReadPlace(Timestamp.ZERO, {}), Views({})
+        times = []
         for name, as_of in prepared.times.items():
-            tables[name] = self._table_as_of(as_of, wanted, until, cancel)
-        if not prepared.tables and prepared.times:
-            place = ReadPlace(max(each.at for each in tables.values()), {})
-        return place, tables
+            other, more = self._as_of(name, as_of, wanted, until, cancel)
+            times.append(other.at)
+            found.tables |= more.tables
+            found.inlined |= more.inlined
+            found.how |= more.how
+        if not prepared.tables and times:
+            place = ReadPlace(max(times), {})
+        return place, found
+
+    def place_at(self, names: Sequence[str], at: Timestamp) -> ReadPlace:
+        """Tables and views as they are at a Timestamp, once it can be read."""
+        return self._begin_read(ReadSettings(Asked("timestamp", at=at)), Seen(), names, None)
+
+    def _resolved(self, names: Mapping[str, str], place: ReadPlace, manifest: Manifest | None) -> Views:
+        if place.views and manifest is None:
+            manifest = self.cut_reader.store.at(place.at)
+        return resolve(names, place, manifest)
 
     def _begin_read(
         self,
@@ -280,15 +320,20 @@ class ReadCalls(TableCalls):
         )
         return self.again(lambda: self.backend.begin_read(ask))
 
-    def _table_as_of(self, as_of: AsOf, wanted: ReadSettings, until: float | None, cancel: Cancel | None) -> TableAt:
+    def _as_of(
+        self, name: str, as_of: AsOf, wanted: ReadSettings, until: float | None, cancel: Cancel | None
+    ) -> tuple[ReadPlace, Views]:
+        """What a name stands for at a time of its own."""
+        manifest = None
         if as_of.checkpoint is not None:
             manifest = self.cut_reader.store.checkpoint(as_of.checkpoint)
-            at = manifest.timestamp
-            return TableAt(self.again(lambda: self.backend.table(as_of.table, at)), at, manifest)
-        asked = Asked("timestamp", at=as_of.timestamp or Timestamp.ZERO)
-        settings = ReadSettings(asked, wanted.timeout_s, wanted.max_lag_s)
+        at = manifest.timestamp if manifest is not None else as_of.timestamp or Timestamp.ZERO
+        settings = ReadSettings(Asked("timestamp", at=at), wanted.timeout_s, wanted.max_lag_s)
         place = self._begin_read(settings, Seen(), [as_of.table], until, cancel)
-        return TableAt(place.tables[as_of.table], place.at)
+        found = self._resolved({name: as_of.table}, place, manifest)
+        if manifest is not None:
+            found.tables = {each: one._replace(manifest=manifest) for each, one in found.tables.items()}
+        return place, found
 
     @property
     def cut_reader(self) -> CutReader:

@@ -14,6 +14,8 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tidegate.catalog.view_fold import view_facts, view_of
+from tidegate.catalog.views import View
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import InvalidArgument, NotFound, Stalled, TidegateError, WaitTimeout
 from tidegate.reads.consistency import Asked, Seen, cut, guarantee
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from tidegate.runtime.channel_writer import ChannelWriter
 
 _LOOK_EVERY_S = 0.05
+_BARRIER_MS = 100
+"""About what a barrier, Spark's own books and the commit take beside the batch."""
 
 
 class ReadAsk(NamedTuple):
@@ -52,6 +56,12 @@ class ReadPlace(NamedTuple):
     tables: Mapping[str, Table]
     """As they are in it."""
     waited_ms: int = 0
+    views: Mapping[str, View] = {}
+    """Those among the names that are views."""
+    under: Sequence[Table | View] = ()
+    """All that the views read, directly or through other views."""
+    checkpoint_ms: int | None = 0
+    """About how long a checkpoint takes that is as fresh; None when none may come. Of interest only for views."""
 
 
 class ReadGate:
@@ -101,8 +111,18 @@ class ReadGate:
             at = cut(ask.asked, needed, checkpoint=engine.pipeline.service_time)
             self._wait_for_ticks(at, ask)
         # Looked up after the cut is decided, so that every change of a table up to it is known.
-        tables = {name: engine.table(name, at) for name in ask.tables}
-        return ReadPlace(at, tables, round((time.monotonic() - began) * 1000))
+        tables, views, under = engine.read_at(ask.tables, at)
+        waited_ms = round((time.monotonic() - began) * 1000)
+        return ReadPlace(at, tables, waited_ms, views, under, self._checkpoint_ms(at) if views else 0)
+
+    def _checkpoint_ms(self, at: Timestamp) -> int | None:
+        pipeline = self._engine.pipeline
+        if pipeline.service_time >= at:
+            return 0
+        if not pipeline.has_worker or pipeline.is_paused or pipeline.is_starting or pipeline.failure is not None:
+            return None
+        # The batch that runs has to end, and one with this barrier has to be done.
+        return round(1000 * pipeline.batch_s * (2 if pipeline.is_busy else 1)) + _BARRIER_MS
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
@@ -245,10 +265,19 @@ def unpack_ask(head: Mapping[str, Any]) -> ReadAsk:
 
 
 def pack_place(place: ReadPlace, facts: Callable[[Table], Any]) -> dict[str, Any]:
-    tables = {name: facts(each) for name, each in place.tables.items()}
-    return {"at": int(place.at), "tables": tables, "waited_ms": place.waited_ms}
+    found = {name: facts(each) for name, each in place.tables.items()}
+    packed = {"at": int(place.at), "tables": found, "waited_ms": place.waited_ms}
+    if place.views:
+        packed["views"] = {name: view_facts(each) for name, each in place.views.items()}
+        packed["under"] = [
+            {"view": view_facts(each)} if isinstance(each, View) else {"table": facts(each)} for each in place.under
+        ]
+        packed["checkpoint_ms"] = place.checkpoint_ms
+    return packed
 
 
 def unpack_place(found: Mapping[str, Any], table_of: Callable[[Any], Table]) -> ReadPlace:
     tables = {name: table_of(each) for name, each in found["tables"].items()}
-    return ReadPlace(Timestamp(found["at"]), tables, found["waited_ms"])
+    views = {name: view_of(each) for name, each in found.get("views", {}).items()}
+    under = [view_of(each["view"]) if "view" in each else table_of(each["table"]) for each in found.get("under", ())]
+    return ReadPlace(Timestamp(found["at"]), tables, found["waited_ms"], views, under, found.get("checkpoint_ms", 0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
@@ -15,7 +15,15 @@ from tidegate.errors import Closed
 class Result:
     """Rows of one cut."""
 
-    def __init__(self, table: pa.Table, timestamp: Timestamp, *, engine: str = "duckdb", waited_ms: int = 0) -> None:
+    def __init__(
+        self,
+        table: pa.Table,
+        timestamp: Timestamp,
+        *,
+        engine: str = "duckdb",
+        waited_ms: int = 0,
+        views: Mapping[str, str] | None = None,
+    ) -> None:
         self._table = table
         self.timestamp = timestamp
         """Everything at or below it is in the answer, nothing above."""
@@ -23,6 +31,8 @@ class Result:
         """Who computed it: duckdb or spark."""
         self.waited_ms = waited_ms
         """How long its cut was waited for."""
+        self.views = dict(views or {})
+        """Where the rows of each view came from: `stored`, at a checkpoint, or `computed` by its query."""
 
     def __len__(self) -> int:
         return int(self._table.num_rows)

@@ -207,3 +207,8 @@ def _tokens(sql: str) -> tuple[str, Sequence[Token]]:
     while tokens and tokens[-1].token_type == TokenType.SEMICOLON:
         tokens = tokens[:-1]
     return sql, tokens
+
+
+parse_query = _parse
+parse_any = _parse_all
+BARE = _BARE

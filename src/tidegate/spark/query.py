@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from tidegate import errors
-from tidegate.database.cut_reader import Cancel, TableAt, shown
+from tidegate.database.cancel import Cancel
+from tidegate.database.cut_reader import TableAt, shown
 from tidegate.database.tails import TailTooLong
 from tidegate.errors import Closed, InvalidArgument, StorageFailed, TidegateError, WaitTimeout
 from tidegate.spark.query_pruning import Wanted, parse_query, wanted_of
@@ -58,7 +59,8 @@ def answer(
         session = stack.enter_context(session_for(Path(path), is_large=large))
         try:
             with _job(session, sql, cancel), _quiet:
-                return _computed(session, sql, cuts, wanted_of(tree, cuts))
+                names = {name: each.names for name, each in tables.items()}
+                return _computed(session, sql, cuts, wanted_of(tree, cuts), names)
         except TidegateError:
             raise
         except Exception as error:
@@ -77,10 +79,20 @@ def _cut(path: Path, each: TableAt, stack: ExitStack) -> TableCut:
     return cut
 
 
-def _computed(session: SparkSession, sql: str, cuts: Mapping[str, TableCut], wanted: Mapping[str, Wanted]) -> pa.Table:
+def _computed(
+    session: SparkSession,
+    sql: str,
+    cuts: Mapping[str, TableCut],
+    wanted: Mapping[str, Wanted],
+    names: Mapping[str, list[str]],
+) -> pa.Table:
     from pyspark.errors import AnalysisException
 
-    everything = {name: Wanted(cut.schema.names) for name, cut in cuts.items()}
+    everything = {name: Wanted(each) for name, each in names.items()}
+    wanted = {
+        name: each._replace(columns=[one for one in each.columns if one in names[name]])
+        for name, each in wanted.items()
+    }
     try:
         with _views(session, cuts, wanted):
             return session.sql(sql).toArrow()

@@ -19,7 +19,7 @@ from tidegate.clock.timestamp import LOGICAL_COUNT, Timestamp
 from tidegate.database.read_gate import ReadAsk, ReadPlace
 from tidegate.database.settings import DatabaseSettings
 from tidegate.database.tails import BYTES_MAX
-from tidegate.errors import InvalidArgument, WaitTimeout
+from tidegate.errors import InvalidArgument, Unavailable, WaitTimeout
 from tidegate.reads import token as tokens
 from tidegate.reads.consistency import Asked, Seen, asked
 from tidegate.runtime.log_files import LogFiles
@@ -96,8 +96,8 @@ def find_cut(options: Mapping[str, str]) -> TableCut:
     ):
         if version is not None:
             manifest = store.checkpoint(version)
-            at = manifest.timestamp
-            return TableCut.of(path, db.again(lambda: db.backend.table(name, at)), at, manifest)
+            exact = ReadAsk(Asked("timestamp", at=manifest.timestamp), Seen(), [name])
+            return _at_checkpoint(path, name, db.again(lambda: db.backend.begin_read(exact)), manifest)
         token = options.get("sessionToken")
         if token is not None:
             seen = tokens.decode(token, db.id)
@@ -111,6 +111,11 @@ def find_cut(options: Mapping[str, str]) -> TableCut:
 
         found = begin(False)
         manifest = store.at(found.at)
+        if found.views:
+            if manifest.timestamp != found.at and wanted.level != "timestamp":
+                found = begin(True)
+                manifest = store.at(found.at)
+            return _at_checkpoint(path, name, found, manifest)
         if wanted.level != "timestamp" and _behind(path, found.tables[name], manifest.timestamp) > BYTES_MAX:
             # A long way through the log for every partition: a newer checkpoint is better, if one comes.
             try:
@@ -119,6 +124,23 @@ def find_cut(options: Mapping[str, str]) -> TableCut:
             except WaitTimeout:
                 pass
         return TableCut.of(path, found.tables[name], found.at, manifest)
+
+
+def _at_checkpoint(path: str, name: str, found: ReadPlace, manifest: Manifest) -> TableCut:
+    """A table, or a view, at a checkpoint. Raises: `InvalidArgument`; `Unavailable` for a view that is not there."""
+    view = found.views.get(name)
+    if view is None:
+        return TableCut.of(path, found.tables[name], found.at, manifest)
+    if manifest.timestamp != found.at:
+        raise InvalidArgument(
+            f"view {name!r} is read by Spark at checkpoints, and {found.at} is none; the last one before it is at"
+            f" {manifest.timestamp}. Or ask db.query, which computes it for any time"
+        )
+    state = manifest.views.get(view.id)
+    if state is None or state.state != "live":
+        why = "is being filled" if state is None or state.state != "failed" else f"has failed: {state.error}"
+        raise Unavailable(f"view {name!r} {why}; see SHOW MATERIALIZED VIEWS")
+    return TableCut.of(path, view.table, found.at, manifest)
 
 
 def _wanted(options: Mapping[str, str]) -> tuple[Asked, int | None]:

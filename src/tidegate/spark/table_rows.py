@@ -152,7 +152,8 @@ def row_fields(table: Table, schema: TableSchema) -> pa.Schema:
         found = [each.by_id(id) for each in versions]
         return any(each is None or each.nullable for each in found)
 
-    return pa.schema([pa.field(each.name, each.type, is_nullable(each.id)) for each in schema.columns])
+    shown = map(schema.column, table.visible(schema))
+    return pa.schema([pa.field(each.name, each.type, is_nullable(each.id)) for each in shown])
 
 
 # -- planning --------------------------------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ def _part(
 
 
 def _spans(cut: TableCut) -> list[Span]:
-    if cut.after >= cut.at:
+    if cut.after >= cut.at or cut.table.is_view:
         return []
     channels = channels_of(cut.path, cut.table)
     return [Span(name, int(cut.after), int(cut.at), vchannels=mine) for name, mine in sorted(channels.items())]

@@ -25,6 +25,8 @@ RETENTION_S = "retention_s"
 RETENTION_S_MIN = 60
 COMMENT = "comment"
 """An option of a view: what people say about it."""
+HIDDEN = "hidden_columns"
+"""An option of what a view stores: how many of its columns, the last ones, are not part of any answer."""
 SYSTEM_COLUMNS = (TS, OP, SEQ)
 """Names that no column of a table may have."""
 
@@ -115,6 +117,15 @@ class Table:
     def schema(self) -> TableSchema:
         """The newest."""
         return self.versions[-1]
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it holds the rows of a view: it has no channels, only checkpoints."""
+        return HIDDEN in self.options
+
+    def visible(self, schema: TableSchema) -> list[str]:
+        """The columns that queries see."""
+        return schema.names[: len(schema.names) - int(self.options.get(HIDDEN, 0))]
 
     def version(self, number: int) -> TableSchema:
         """Raises: `NotFound`."""

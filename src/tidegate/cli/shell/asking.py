@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.cli.shell.settings import Settings
 
 if TYPE_CHECKING:
-    from tidegate.database.cut_reader import Cancel
+    from tidegate.database.cancel import Cancel
     from tidegate.database.database import Database
     from tidegate.database.result import Result
     from tidegate.database.transaction import Transaction
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def new_cancel() -> Cancel:
     """What ends a query from outside."""
-    from tidegate.database.cut_reader import Cancel
+    from tidegate.database.cancel import Cancel
 
     return Cancel()
 
