@@ -31,7 +31,7 @@ def command_s(path: Path, statement: str, compiled: Path) -> tuple[float, float]
 
 
 def shell_s(path: Path, statement: str, shown: str, compiled: Path) -> tuple[float, float]:
-    """From the start of a shell to its prompt, and from its start to an answer that is asked for at once.
+    """From the start of a shell to its prompt, and from the prompt to an answer that is asked for at once.
 
     `shown` is part of the answer and not of the statement.
     """
@@ -44,7 +44,7 @@ def shell_s(path: Path, statement: str, shown: str, compiled: Path) -> tuple[flo
         prompt = time.perf_counter() - began
         os.write(terminal, statement.encode() + b";" + _ENTER)
         _wait(terminal, shown.encode())
-        answered = time.perf_counter() - began
+        answered = time.perf_counter() - began - prompt
         _wait(terminal, f"{path.name}>".encode())
         os.write(terminal, _CTRL_D)
         _wait(terminal, None)
