@@ -13,8 +13,11 @@ from sqlglot import exp
 
 from tidegate.tables.column_type import to_sql
 from tidegate.tables.spark_sql import DIALECT
-from tidegate.views.names import subqueries_in
+from tidegate.views.names import NotUnderstood as NotUnderstood
+from tidegate.views.names import function_name, subqueries_in
+from tidegate.views.nested_keys import as_text, is_nested
 from tidegate.views.operators import (
+    Aggregate,
     Filter,
     Inner,
     Left,
@@ -23,23 +26,18 @@ from tidegate.views.operators import (
     Project,
     Scan,
     Semi,
+    SetOperation,
     Source,
-    Window,
+    affected_by,
     blocking,
     column,
     names_in,
 )
+from tidegate.views.rules import Typer, has_filter, linear_reason
 
-Typer = Callable[[Op], dict[str, pa.DataType]]
+OF_A_COLUMN: Final = frozenset({"avg", "count", "count_if", "max", "min", "sum"})
+"""Aggregates that leave out NULLs, and that there is something to gain for when they are of a column."""
 _PLAIN: Final = re.compile(r"\W+")
-
-
-class NotUnderstood(Exception):
-    """A query, or a part of it, that no rule covers."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
 
 
 @dataclass(slots=True)
@@ -162,10 +160,30 @@ class Names(ABC):
 
         return node.transform(replace)
 
+    def plain_call(self, call: exp.Expr, made: dict[str, exp.Expr]) -> exp.Expr:
+        """An aggregate of a column: what it is given is computed before, into `made`, FILTER as NULLs."""
+        inner = call.this if isinstance(call, exp.Filter) else call
+        if function_name(inner) not in OF_A_COLUMN or len(inner.expressions) != 1:
+            return call
+        arg = inner.expressions[0]
+        if isinstance(arg, exp.Distinct) or (isinstance(call, exp.Filter) and isinstance(inner, exp.WithinGroup)):
+            return call
+        if isinstance(call, exp.Filter):
+            kept = exp.Literal.number(1) if isinstance(arg, exp.Star) else arg.copy()
+            arg = exp.Case(ifs=[exp.If(this=call.expression.this.copy(), true=kept)])
+        elif isinstance(arg, exp.Column | exp.Star | exp.Literal):
+            return call
+        name = next((name for name, each in made.items() if each == arg), "")
+        if not name:
+            name = self.fresh("given")
+            made[name] = arg
+        return exp.Anonymous(this=inner.name, expressions=[column(name)])
+
     # -- nodes -----------------------------------------------------------------------------------------------
 
     def store(self, out: Out, why: str) -> Out:
         """Make a node of a query, and scan it."""
+        out = self.apart(out)
         node = self.node_of(out, self.node_name(len(self.nodes) + 1), why, is_view=False)
         self.add(node)
         return self.scan_node(node, out)
@@ -197,9 +215,10 @@ class Names(ABC):
             op = Project(op, exprs, op.keys)
             visible = [inner for _, inner in columns]
         block = blocking(op)
-        hidden = [each for each in op.keys if each not in visible]
-        if isinstance(block, Window):
-            hidden += [each for each in block.partition if each not in visible and each not in hidden]
+        if isinstance(block, Aggregate | SetOperation):
+            op = self._plain_keys(op)
+        hidden = [each for each in (*op.keys, *affected_by(block)) if each not in visible]
+        hidden = list(dict.fromkeys(hidden))
         need = [*visible, *hidden]
         if [*op.cols] != need:
             op = with_columns(op, need)
@@ -208,8 +227,39 @@ class Names(ABC):
             stored[each] = f"_k{number}" if is_view else each
         return Node(name, op, stored, tuple(stored[each] for each in op.keys), len(visible), "linear", why)
 
+    def _plain_keys(self, op: Op) -> Op:
+        """With texts for the parts of its key that are nested."""
+        types = self.typer(op)
+        texts = {each: self.fresh("key") for each in op.keys if is_nested(types[each])}
+        if not texts:
+            return op
+        exprs = {name: column(name) for name in op.cols}
+        exprs |= {text: as_text(each, types[each]) for each, text in texts.items()}
+        return Project(op, exprs, tuple(texts.get(each, each) for each in op.keys))
+
     def row_level(self, out: Out, why: str) -> Out:
+        out = self.apart(out)
         return self.store(out, why) if blocking(out.op) is not None else out
+
+    def apart(self, out: Out) -> Out:
+        """A linear aggregate needs all of its groups, also those that HAVING leaves out: it is stored by itself."""
+        block = blocking(out.op)
+        if not isinstance(block, Aggregate) or not has_filter(out.op) or linear_reason(block, self.typer):
+            return out
+        stored = self.store(Out(block, [(each, each) for each in block.cols]), "HAVING leaves groups out of it")
+        names = dict(zip(block.cols, [inner for _, inner in stored.columns]))
+        base = Project(stored.op, {each: column(names[each]) for each in block.cols}, block.keys)
+
+        def above(op: Op) -> Op:
+            if op is block:
+                return base
+            if isinstance(op, Filter):
+                return Filter(above(op.child), op.cond)
+            if isinstance(op, Project):
+                return Project(above(op.child), op.exprs, op.keys)
+            raise NotUnderstood(type(op).__name__)
+
+        return Out(above(out.op), out.columns)
 
 
 def by_name(out: Out) -> dict[str, str]:

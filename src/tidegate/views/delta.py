@@ -35,6 +35,7 @@ from tidegate.views.operators import (
     Top,
     Union,
     Window,
+    affected_by,
     blocking,
     column,
 )
@@ -94,15 +95,7 @@ class Delta:
         return self._keep(f"{old} UNION ALL SELECT {names}, 1 AS {W} FROM ({now})")
 
     def _affected(self, node: Node, block: Blocking, deltas: list[str]) -> str | None:
-        match block:
-            case Aggregate():
-                by: tuple[str, ...] = block.groups
-            case Window():
-                by = block.partition
-            case SetOperation():
-                by = tuple(block.columns)
-            case Top():
-                by = ()
+        by = affected_by(block)
         if not by:
             return self.whole(node)
         texts = " UNION ALL ".join(f"SELECT {listed(by)} FROM ({each})" for each in deltas)
@@ -345,7 +338,8 @@ def full(node: Node) -> str:
     """A node's stored columns, computed in full over the relations as they are."""
     if node.root is None:
         names = listed(list(node.columns)[: node.visible])
-        number = f"row_number() OVER (PARTITION BY {names} ORDER BY 1) AS {quoted(node.key[-1])}"
+        by = f"PARTITION BY {listed(node.key[:-1])} " if len(node.key) > 1 else ""
+        number = f"row_number() OVER ({by}ORDER BY 1) AS {quoted(node.key[-1])}"
         return f"SELECT {names}, {number} FROM ({node.sql}) AS q({names})"
     block = blocking(node.root)
     if isinstance(block, Aggregate) and node.accumulators:

@@ -60,7 +60,7 @@ class FromClause(Names):
         # It sees those before it.
         self.ctes = {other: each for other, each in outside.items() if other != name}
         try:
-            out = self.query(query)
+            out = self.apart(self.query(query))
         finally:
             self.ctes = outside
         if blocking(out.op) is None:

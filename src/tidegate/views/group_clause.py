@@ -74,11 +74,13 @@ class GroupClause(FromClause):
             return copy
 
         after = [replaced(each) for each in every]
+        given_to: dict[str, exp.Expr] = {}
+        calls = {name: self.plain_call(each, given_to) for name, each in calls.items()}
         used = {name for each in calls.values() for name in names_in(each)}
         child = at.op
         if blocking(child) is not None:
             raise NotUnderstood("an aggregate of what blocks")
-        exprs = {**{name: column(name) for name in sorted(used) if name not in made}, **made}
+        exprs = {**{name: given_to.get(name, column(name)) for name in sorted(used) if name not in made}, **made}
         # The tag says of which grouping set a row is.
         if sets is None:
             at.op = Aggregate(Project(child, exprs, ()), tuple(dict.fromkeys(names)), calls, self.fresh("one"))
@@ -90,7 +92,7 @@ class GroupClause(FromClause):
         width = len(names)
         for chosen in sets:
             bits = set_id(chosen, width)
-            row: dict[str, exp.Expr] = {name: column(name) for name in exprs if name in used}
+            row: dict[str, exp.Expr] = {name: given_to.get(name, column(name)) for name in exprs if name in used}
             row |= {
                 mine[name]: made[name].copy() if place in chosen else null_of(types[name])
                 for place, name in enumerate(names)

@@ -17,7 +17,12 @@ def grouping_sets(group: Any, given: Sequence[exp.Expr]) -> tuple[list[exp.Expr]
         return [], None
     items = [*given]
     for name in ("rollup", "cube", "grouping_sets"):
-        items += [each for each in group.args.get(name) or [] if isinstance(each, exp.Expr)]
+        for each in group.args.get(name) or []:
+            if isinstance(each, exp.Rollup | exp.Cube) and not each.expressions:
+                # `GROUP BY a, b WITH ROLLUP` is of all that stands before it.
+                items = [type(each)(expressions=items)]
+            elif isinstance(each, exp.Expr):
+                items.append(each)
     flat: list[exp.Expr] = []
 
     def place(each: exp.Expr) -> int:

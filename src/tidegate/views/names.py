@@ -91,6 +91,14 @@ UNSETTLED: Final = {
 """Functions whose answer is not decided by their arguments, and why."""
 
 
+class NotUnderstood(Exception):
+    """A query, or a part of it, that no rule covers."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
 def function_name(node: exp.Expr) -> str | None:
     """In small letters; None where a node is no call."""
     return node.name.lower() if isinstance(node, exp.Anonymous) else None

@@ -283,14 +283,15 @@ BLOCKING = (Aggregate, Window, SetOperation, Top)
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """What a linear aggregate keeps: the sum of an expression's values, those that left counted as negative.
+    """What an aggregate keeps: the sum of an expression's values, those that left counted as negative; or an extreme.
 
-    `type` is that of the sum.
+    `type` is that of the sum, or of the extreme.
     """
 
     name: str
     expr: exp.Expr
     type: pa.DataType
+    how: Literal["sum", "min", "max"] = "sum"
 
 
 @dataclass(eq=False, slots=True)
@@ -315,7 +316,7 @@ class Node:
     count: str = ""
     """The accumulator that counts rows."""
     finals: dict[str, exp.Expr] = field(default_factory=dict)
-    """What a linear aggregate gives, over its accumulators."""
+    """What an aggregate gives, over its accumulators."""
     types: dict[str, pa.DataType] = field(default_factory=dict)
     """Of the stored columns."""
     inputs: frozenset[str] = frozenset()
@@ -363,6 +364,26 @@ def blocking(op: Op) -> Blocking | None:
     while isinstance(op, Filter | Project):
         op = op.child
     return op if isinstance(op, BLOCKING) else None
+
+
+def affected_by(block: Blocking | None) -> tuple[str, ...]:
+    """The columns by which rows of a blocking operator hang together: those with the same values change together."""
+    match block:
+        case Aggregate():
+            return block.groups
+        case Window():
+            return block.partition
+        case SetOperation():
+            return tuple(block.columns)
+        case _:
+            return ()
+
+
+def is_one_read(op: Op) -> bool:
+    """Whether all rows of an operator are found by reading one relation."""
+    while isinstance(op, Filter | Project):
+        op = op.child
+    return isinstance(op, Scan)
 
 
 def column(name: str) -> exp.Expr:

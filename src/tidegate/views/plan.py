@@ -18,12 +18,14 @@ from sqlglot.optimizer.qualify import qualify
 from tidegate.errors import InvalidArgument
 from tidegate.reads.translate import Translated, parse_any, parse_query, translate
 from tidegate.views.build import Builder
-from tidegate.views.building import NotUnderstood, Out
+from tidegate.views.building import NotUnderstood
 from tidegate.views.delta import after, full
 from tidegate.views.names import unsettled_in
-from tidegate.views.operators import Aggregate, Filter, Node, Op, Plan, Project, Scan, Source, blocking, column, walk
+from tidegate.views.nested_keys import is_nested
+from tidegate.views.operators import Node, Op, Plan, Scan, Source, walk
 from tidegate.views.prune import prune
-from tidegate.views.rules import choose, has_filter, linear_reason
+from tidegate.views.rules import choose
+from tidegate.views.time_windows import with_windows
 
 Translator = Callable[[str, Mapping[str, pa.Schema]], Translated]
 
@@ -53,7 +55,7 @@ def plan(
     try:
         nodes = _nodes(sql, sources, types, name, columns)
     except NotUnderstood as error:
-        nodes = [_unknown(name, sql, columns, error.what, sources)]
+        nodes = [_unknown(name, sql, columns, [type for _, type in shown], f"{error.what} is not understood", sources)]
     for each in nodes:
         each.types = dict(types.of_node(each))
     inputs = {each.relation for node in nodes for each in _scans(node)} - {each.name for each in nodes}
@@ -73,7 +75,7 @@ class _Types:
         }
         self._schemas = {f"{each.name}@a": pa.schema(list(each.types.items())) for each in sources.values()}
 
-    def of_query(self, sql: str) -> dict[str, pa.DataType] | list[tuple[str, pa.DataType]]:
+    def of_query(self, sql: str) -> list[tuple[str, pa.DataType]]:
         found = self._translator(sql, self._plain)
         return list(zip(found.names, found.types))
 
@@ -92,9 +94,7 @@ class _Types:
 def _nodes(sql: str, sources: Mapping[str, Source], types: _Types, name: str, columns: Sequence[str]) -> list[Node]:
     tree = _qualified(parse_query(sql), sources)
     builder = Builder(sources, types.of, lambda number: f"{name}#{number}", types.add)
-    out = builder.query(tree)
-    if has_filter(out.op):
-        out = _split(builder, out, types)
+    out = builder.apart(builder.query(tree))
     last = builder.node_of(out, name, "", is_view=True, shown=columns)
     nodes = [*builder.nodes, last]
     prune(nodes)
@@ -104,33 +104,12 @@ def _nodes(sql: str, sources: Mapping[str, Source], types: _Types, name: str, co
     return nodes
 
 
-def _split(builder: Builder, out: Out, types: _Types) -> Out:
-    """A linear aggregate needs all of its groups, also those that HAVING leaves out: it is stored by itself."""
-    block = blocking(out.op)
-    if not isinstance(block, Aggregate) or linear_reason(block, types.of):
-        return out
-    stored = builder.store(Out(block, [(each, each) for each in block.cols]), "HAVING leaves groups out of it")
-    names = dict(zip(block.cols, [inner for _, inner in stored.columns]))
-    base = Project(stored.op, {each: column(names[each]) for each in block.cols}, block.keys)
-
-    def above(op: Op) -> Op:
-        if op is block:
-            return base
-        if isinstance(op, Filter):
-            return Filter(above(op.child), op.cond)
-        if isinstance(op, Project):
-            return Project(above(op.child), op.exprs, op.keys)
-        raise NotUnderstood(type(op).__name__)
-
-    return Out(above(out.op), out.columns)
-
-
 def _qualified(tree: exp.Expr, sources: Mapping[str, Source]) -> exp.Expr:
     from tidegate.reads.translate import BARE
 
     schema: dict[str, Any] = {each.name: dict.fromkeys(each.names, "string") for each in sources.values()}
     try:
-        return qualify(tree, schema=schema, dialect=BARE)
+        return qualify(with_windows(tree), schema=schema, dialect=BARE)
     except (SqlglotError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise NotUnderstood(f"its names ({str(error).splitlines()[0]})") from None
 
@@ -155,9 +134,18 @@ def _columns(name: str, shown: Any, names: Sequence[str]) -> list[str]:
     return found
 
 
-def _unknown(name: str, sql: str, columns: Sequence[str], what: str, sources: Mapping[str, Source]) -> Node:
+def _unknown(
+    name: str,
+    sql: str,
+    columns: Sequence[str],
+    types: Sequence[pa.DataType],
+    what: str,
+    sources: Mapping[str, Source],
+) -> Node:
     stored = {each: each for each in columns} | {"_k0": "_k0"}
-    node = Node(name, None, stored, (*columns, "_k0"), len(columns), "full", f"{what} is not understood", sql)
+    # Rows are numbered among those that are the same in all that is not nested.
+    key = [each for each, type in zip(columns, types, strict=True) if not is_nested(type)]
+    node = Node(name, None, stored, (*key, "_k0"), len(columns), "full", what, sql)
     node.inputs = frozenset(_all_of(sql, sources)[0])
     return node
 

@@ -21,6 +21,8 @@ from tidegate.views.operators import (
     Top,
     Union,
     Window,
+    affected_by,
+    blocking,
     names_in,
     walk,
 )
@@ -51,11 +53,7 @@ def prune(nodes: list[Node]) -> None:
 
 
 def _partition(node: Node) -> set[str]:
-    return (
-        {name for each in walk(node.root) if isinstance(each, Window) for name in each.partition}
-        if node.root
-        else set()
-    )
+    return set() if node.root is None else set(affected_by(blocking(node.root)))
 
 
 def _need(op: Op, wanted: set[str], need: dict[int, set[str]]) -> None:

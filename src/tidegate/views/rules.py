@@ -92,7 +92,7 @@ def linear_reason(block: Aggregate, typer: Typer) -> str:
         type = types[args[0].name]
         if name == "sum" and (pa.types.is_integer(type) or pa.types.is_decimal(type)):
             continue
-        if name == "avg" and pa.types.is_integer(type):
+        if name == "avg" and (pa.types.is_integer(type) or _is_narrow(type)):
             continue
         if name == "count_if" and pa.types.is_boolean(type):
             continue
@@ -142,20 +142,27 @@ def _linear(node: Node, block: Aggregate, typer: Typer) -> str:
         total = keep(f"sum {arg.name}", value, type)
         count = count_of(arg.name)
         if name == "avg":
-            result: exp.Expr = exp.Div(this=_cast(total, pa.float64()), expression=count)
+            given = types[arg.name]
+            is_decimal = pa.types.is_decimal(given)
+            shown_type = pa.decimal128(given.precision + 4, given.scale + 4) if is_decimal else pa.float64()
+            divided = exp.Div(this=total if is_decimal else _cast(total, pa.float64()), expression=count)
+            result: exp.Expr = _cast(exp.paren(divided), shown_type) if is_decimal else divided
         else:
-            result = total
+            shown_type, result = type, total
         none = exp.EQ(this=count.copy(), expression=_number(0))
         node.finals[shown] = exp.Paren(
-            this=exp.Case(
-                ifs=[exp.If(this=none, true=_cast(exp.null(), pa.float64() if name == "avg" else type))], default=result
-            )
+            this=exp.Case(ifs=[exp.If(this=none, true=_cast(exp.null(), shown_type))], default=result)
         )
     node.accumulators = list(kept.values())
     node.count = rows.name
     for each in node.accumulators:
         node.columns[each.name] = each.name
     return ""
+
+
+def _is_narrow(type: pa.DataType) -> bool:
+    """Whether sums of a decimal have all of their digits."""
+    return bool(pa.types.is_decimal(type)) and type.precision + 10 <= _DECIMAL_MAX
 
 
 def _sum_type(type: pa.DataType) -> pa.DataType:

@@ -46,7 +46,7 @@ class Subqueries:
             match each:
                 case exp.Subquery():
                     new = self._scalar(each.this)
-                case exp.Exists() if in_filter and not _is_negated(each):
+                case exp.Exists():
                     new = self._mark(each.this, None)
                 case exp.In() if in_filter and not _is_negated(each):
                     new = self._mark(_query_of(each), each.this)
@@ -147,21 +147,22 @@ class Subqueries:
             raise NotUnderstood("a scalar subquery within another")
         inner, outer = self._equalities(inside.links, inside.op)
         keys = [builder.fresh("link") for _ in inner]
-        used = {name for each in aggregates_in(resolved) for name in names_in(each)}
-        exprs: dict[str, exp.Expr] = {name: column(name) for name in sorted(used)}
-        exprs |= dict(zip(keys, inner))
         calls: dict[str, exp.Expr] = {}
+        given: dict[str, exp.Expr] = {}
         result = resolved.copy()
         is_count = function_name(resolved) in ("count", "count_if")
         for each in aggregates_in(result):
             if keys and not is_count and function_name(each) in ("count", "count_if", "regr_count"):
                 raise NotUnderstood("a count within the expression of a subquery")
             name = builder.fresh("value")
-            calls[name] = each.copy()
+            calls[name] = builder.plain_call(each.copy(), given)
             if each is result:
                 result = column(name)
             else:
                 each.replace(column(name))
+        used = {name for each in calls.values() for name in names_in(each)}
+        exprs: dict[str, exp.Expr] = {name: given.get(name, column(name)) for name in sorted(used)}
+        exprs |= dict(zip(keys, inner))
         aggregate = Aggregate(Project(inside.op, exprs, ()), tuple(keys), calls, builder.fresh("one"))
         shown = builder.fresh("value")
         op = Project(aggregate, {**{key: column(key) for key in aggregate.keys}, shown: result}, aggregate.keys)
