@@ -15,7 +15,18 @@ from tidegate.views.building import Env, NotUnderstood, Out, Select, cast_to, is
 from tidegate.views.from_clause import GENERATORS
 from tidegate.views.group_clause import GroupClause
 from tidegate.views.names import aggregates_in, conjuncts, subqueries_in, windows_in
-from tidegate.views.operators import Aggregate, Filter, Op, Project, SetOperation, Top, Union, blocking, column
+from tidegate.views.operators import (
+    Aggregate,
+    Filter,
+    Op,
+    Project,
+    SetOperation,
+    Top,
+    Union,
+    blocking,
+    column,
+    is_one_read,
+)
 from tidegate.views.subqueries import Subqueries
 
 
@@ -169,7 +180,7 @@ class Builder(GroupClause):
         return self._top(out, order, limit, offset)
 
     def _top(self, out: Out, order: list[Any], limit: int | None, offset: int) -> Out:
-        if blocking(out.op) is not None:
+        if blocking(out.op) is not None or not is_one_read(out.op):
             names = {each.this.name for each in order}
             shown = {inner for _, inner in out.columns}
             extra = [name for name in names - shown if name in out.op.cols]

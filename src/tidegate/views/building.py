@@ -28,10 +28,10 @@ from tidegate.views.operators import (
     Semi,
     SetOperation,
     Source,
-    affected_by,
     blocking,
     column,
     names_in,
+    stored_for,
 )
 from tidegate.views.rules import Typer, has_filter, linear_reason
 
@@ -204,7 +204,8 @@ class Names(ABC):
         op = out.op
         visible = [inner for _, inner in out.columns]
         if len(set(visible)) != len(visible):  # A column that is shown twice.
-            exprs = {name: column(name) for name in dict.fromkeys((*visible, *op.keys))}
+            kept = (*visible, *op.keys, *affected_by(blocking(op)))
+            exprs = {name: column(name) for name in dict.fromkeys(kept)}
             columns: list[tuple[str, str]] = []
             for each in visible:
                 if any(each == inner for _, inner in columns):
@@ -217,7 +218,7 @@ class Names(ABC):
         block = blocking(op)
         if isinstance(block, Aggregate | SetOperation):
             op = self._plain_keys(op)
-        hidden = [each for each in (*op.keys, *affected_by(block)) if each not in visible]
+        hidden = [each for each in (*op.keys, *stored_for(block)) if each not in visible]
         hidden = list(dict.fromkeys(hidden))
         need = [*visible, *hidden]
         if [*op.cols] != need:

@@ -5,7 +5,8 @@ Of every operator there are three texts: `same`, the rows that did not change; `
 every step that joins is computed at once, so that an empty one ends the work that hangs on it.
 
 For a blocking operator the change of its input says which groups, partitions or rows are *affected*: those are taken
-from what is stored and computed anew. A *linear* aggregate adds the change to what is stored.
+from what is stored and computed anew. A *linear* aggregate adds the change to what is stored. Extremes and first rows
+are merged with the change, and computed anew where one of them was taken away.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from typing import Protocol
 
 from sqlglot import exp
 
-from tidegate.tables.column_type import to_sql
-from tidegate.views import write
+from tidegate.views import accumulate, first_rows, write
 from tidegate.views.operators import (
     Aggregate,
     Blocking,
@@ -84,7 +84,9 @@ class Delta:
         if not found_deltas:
             return None
         if isinstance(block, Aggregate) and node.accumulators:
-            return self._linear(node, block, found_deltas[0])
+            return self._accumulated(node, block, found_deltas[0])
+        if isinstance(block, Top):
+            return self._first(node, block, found_deltas[0])
         return self._affected(node, block, found_deltas)
 
     def whole(self, node: Node) -> str | None:
@@ -129,49 +131,51 @@ class Delta:
             raise TypeError(type(op).__name__)
         return write.unary(op, self._replaced(op.child, block, text), weighted=False)
 
-    def _linear(self, node: Node, block: Aggregate, delta: str) -> str | None:
-        sums = ", ".join(
-            f"CAST(sum(CASE WHEN {W} > 0 THEN {write.text(each.expr)} ELSE -{write.text(each.expr)} END)"
-            f" AS {to_sql(each.type)}) AS {quoted(each.name)}"
-            for each in node.accumulators
-        )
-        by = listed(block.groups)
-        grouped = (
-            f"SELECT {by}, {sums} FROM ({delta}) GROUP BY {by}" if block.groups else f"SELECT {sums} FROM ({delta})"
-        )
-        change = self._keep(grouped)
+    def _accumulated(self, node: Node, block: Aggregate, delta: str) -> str | None:
+        change = self._keep(accumulate.of_change(node, block, delta))
         if change is None:
             return None
-        stored = node.columns
+        names = listed(node.columns.values())
+        kept: str | None = f"{node.name}@b"
         if block.groups:
-            on = same([stored[each] for each in block.groups], block.groups, "b", "d")
+            on = same([node.columns[each] for each in block.groups], block.groups, "b", "d")
             kept = self._keep(
-                f"SELECT {listed(stored.values())} FROM {quoted(node.name + '@b')} AS b"
-                f" LEFT SEMI JOIN {quoted(change)} AS d ON {on}"
+                f"SELECT {names} FROM {quoted(node.name + '@b')} AS b LEFT SEMI JOIN {quoted(change)} AS d ON {on}"
             )
-        else:
-            on, kept = "true", f"{node.name}@b"
-        groups = [f"d.{quoted(each)} AS {quoted(each)}" for each in block.groups] or [f"0 AS {quoted(block.one)}"]
-        added = [
-            f"CAST(coalesce(b.{quoted(stored[each.name])}, 0) + coalesce(d.{quoted(each.name)}, 0)"
-            f" AS {to_sql(each.type)}) AS {quoted(each.name)}"
-            for each in node.accumulators
-        ]
-        if kept is None:
-            plain = [f"coalesce({quoted(each.name)}, 0) AS {quoted(each.name)}" for each in node.accumulators]
-            head = [listed(block.groups)] if block.groups else groups
-            now = f"SELECT {', '.join([*head, *plain])} FROM {quoted(change)}"
-        else:
-            joined = f"{quoted(change)} AS d LEFT JOIN {quoted(kept)} AS b ON {on}"
-            now = f"SELECT {', '.join([*groups, *added])} FROM {joined}"
-        if block.groups:
-            now = f"SELECT * FROM ({now}) WHERE {quoted(node.count)} > 0"
-        above = _over_sums(node, block, now)
-        names = listed(stored.values())
-        new = f"SELECT {names}, 1 AS {W} FROM ({_stored(node, above, weighted=False)})"
+        lost = None
+        if kept is not None and (query := accumulate.lost(node, block, change, kept)):
+            lost = self._keep(query)
+        if lost is not None and not block.groups:
+            return self.whole(node)
+        now = accumulate.added(node, block, change, kept, lost)
+        if lost is not None:
+            given = Given(lost, list(block.groups))
+            self._kept.append(given)
+            rows = self.after(restricted(block.child, {each: each for each in block.groups}, given))
+            now = f"{now} UNION ALL {accumulate.of_rows(node, block, rows)}"
+        new = f"SELECT {names}, 1 AS {W} FROM ({_stored(node, _over_sums(node, block, now), weighted=False)})"
         if kept is not None:
             new = f"SELECT {names}, -1 AS {W} FROM {quoted(kept)} UNION ALL {new}"
         return self._keep(new)
+
+    def _first(self, node: Node, block: Top, delta: str) -> str | None:
+        if block.limit is None or block.offset:
+            return self.whole(node)
+        before, rows = self._name(), self._name()
+        count = self._computer.compute(before, first_rows.stored(node, block, f"{node.name}@b"))
+        self._computer.compute(rows, first_rows.candidates(block, before, delta))
+        if count < block.limit:
+            # All rows there were are stored.
+            now = first_rows.first(block, rows)
+        else:
+            found = self._name()
+            if self._computer.compute(found, first_rows.sure(block, rows, before)) < block.limit:
+                return self.whole(node)
+            now = f"SELECT {listed(block.cols)} FROM {quoted(found)}"
+        names = listed(node.columns.values())
+        old = f"SELECT {names}, -1 AS {W} FROM {quoted(node.name + '@b')}"
+        new = _stored(node, self._replaced(node.root, block, now), weighted=False)
+        return self._keep(f"{old} UNION ALL SELECT {names}, 1 AS {W} FROM ({new})")
 
     # -- operators -------------------------------------------------------------------------------------------
 
@@ -302,9 +306,12 @@ class Delta:
         return None if name is None else f"SELECT * FROM {quoted(name)}"
 
     def _keep(self, sql: str) -> str | None:
-        self._count += 1
-        name = f"#{self._count}"
+        name = self._name()
         return name if self._computer.compute(name, sql) else None
+
+    def _name(self) -> str:
+        self._count += 1
+        return f"#{self._count}"
 
 
 def after(op: Op) -> str:
@@ -343,16 +350,7 @@ def full(node: Node) -> str:
         return f"SELECT {names}, {number} FROM ({node.sql}) AS q({names})"
     block = blocking(node.root)
     if isinstance(block, Aggregate) and node.accumulators:
-        sums = ", ".join(
-            f"CAST(coalesce(sum({write.text(each.expr)}), 0) AS {to_sql(each.type)}) AS {quoted(each.name)}"
-            for each in node.accumulators
-        )
-        child = after(block.child)
-        if block.groups:
-            by = listed(block.groups)
-            now = f"SELECT {by}, {sums} FROM ({child}) GROUP BY {by}"
-        else:
-            now = f"SELECT 0 AS {quoted(block.one)}, {sums} FROM ({child})"
+        now = accumulate.of_rows(node, block, after(block.child))
         return _stored(node, _over_sums(node, block, now), weighted=False)
     return _stored(node, after(node.root), weighted=False)
 

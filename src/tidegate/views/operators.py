@@ -379,6 +379,13 @@ def affected_by(block: Blocking | None) -> tuple[str, ...]:
             return ()
 
 
+def stored_for(block: Blocking | None) -> tuple[str, ...]:
+    """The columns that are stored because the next change needs them."""
+    if isinstance(block, Top):
+        return tuple(dict.fromkeys(name for each in block.order for name in sorted(names_in(each))))
+    return affected_by(block)
+
+
 def is_one_read(op: Op) -> bool:
     """Whether all rows of an operator are found by reading one relation."""
     while isinstance(op, Filter | Project):

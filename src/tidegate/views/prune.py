@@ -21,9 +21,9 @@ from tidegate.views.operators import (
     Top,
     Union,
     Window,
-    affected_by,
     blocking,
     names_in,
+    stored_for,
     walk,
 )
 
@@ -53,7 +53,7 @@ def prune(nodes: list[Node]) -> None:
 
 
 def _partition(node: Node) -> set[str]:
-    return set() if node.root is None else set(affected_by(blocking(node.root)))
+    return set() if node.root is None else set(stored_for(blocking(node.root)))
 
 
 def _need(op: Op, wanted: set[str], need: dict[int, set[str]]) -> None:

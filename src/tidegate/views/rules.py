@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final, Literal, cast
 
 import pyarrow as pa
 from sqlglot import exp
@@ -24,11 +25,16 @@ from tidegate.views.operators import (
     Window,
     blocking,
     column,
+    is_one_read,
     walk,
 )
 
 Typer = Callable[[Op], dict[str, pa.DataType]]
 _DECIMAL_MAX = 38
+_EXTREMES_OF: Final = {
+    True: "sums are added to, and min() and max() found anew in groups that lose their extreme",
+    False: "sums are added to, and min() and max() found anew when the extreme of all is taken away",
+}
 
 
 def has_filter(op: Op) -> bool:
@@ -58,8 +64,11 @@ def choose(node: Node, typer: Typer) -> None:
             if reason:
                 node.rule = "affected keys" if block.groups else "full"
                 node.why = reason if block.groups else f"{reason}, and there is one group of all rows"
-            else:
+            elif all(each.how == "sum" for each in node.accumulators):
                 node.rule, node.why = "linear", "sums and counts are added to"
+            else:
+                node.rule = "affected keys" if block.groups or is_one_read(block.child) else "full"
+                node.why = _EXTREMES_OF[bool(block.groups)]
         case Window():
             node.rule = "affected keys" if block.partition else "full"
             node.why = (
@@ -70,7 +79,11 @@ def choose(node: Node, typer: Typer) -> None:
         case SetOperation():
             node.rule, node.why = "affected keys", f"{block.word} is decided anew for each row that changed"
         case Top():
-            node.rule, node.why = "full", "the first rows are found anew among all"
+            if block.limit is None or block.offset:
+                node.rule, node.why = "full", "the rows after an OFFSET are found anew among all"
+            else:
+                node.rule = "affected keys" if is_one_read(block.child) else "full"
+                node.why = "the first rows are merged with the change, and found anew when others move up"
 
 
 def linear_reason(block: Aggregate, typer: Typer) -> str:
@@ -85,6 +98,10 @@ def linear_reason(block: Aggregate, typer: Typer) -> str:
             return f"{name}(DISTINCT ...) needs the values of the group"
         if name == "count" and len(args) == 1:
             continue
+        if name in ("min", "max") and len(args) == 1 and isinstance(args[0], exp.Column):
+            if _is_ordered(types[args[0].name]):
+                continue
+            return f"{name}() of the type {to_sql(types[args[0].name])} is compared row by row"
         if name not in ("sum", "avg", "count_if") or len(args) != 1:
             return f"{name}() needs the rows of the group"
         if not isinstance(args[0], exp.Column):
@@ -137,6 +154,11 @@ def _linear(node: Node, block: Aggregate, typer: Typer) -> str:
         if name == "count_if":
             node.finals[shown] = keep(f"if {arg.name}", when(column(arg.name)), pa.int64())
             continue
+        if name in ("min", "max"):
+            key, how = f"{name} {arg.name}", cast(Literal["min", "max"], name)
+            kept.setdefault(key, Accumulator(f"_a{len(kept)}", column(arg.name), types[arg.name], how))
+            node.finals[shown] = column(kept[key].name)
+            continue
         type = _sum_type(types[arg.name])
         value = exp.Anonymous(this="coalesce", expressions=[_cast(column(arg.name), type), _cast(_number(0), type)])
         total = keep(f"sum {arg.name}", value, type)
@@ -163,6 +185,13 @@ def _linear(node: Node, block: Aggregate, typer: Typer) -> str:
 def _is_narrow(type: pa.DataType) -> bool:
     """Whether sums of a decimal have all of their digits."""
     return bool(pa.types.is_decimal(type)) and type.precision + 10 <= _DECIMAL_MAX
+
+
+def _is_ordered(type: pa.DataType) -> bool:
+    """Whether values are either equal in every way, or one comes before the other."""
+    found = pa.types
+    kinds = (found.is_integer, found.is_decimal, found.is_date, found.is_timestamp, found.is_string, found.is_boolean)
+    return any(each(type) for each in kinds)
 
 
 def _sum_type(type: pa.DataType) -> pa.DataType:
