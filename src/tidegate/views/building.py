@@ -204,7 +204,7 @@ class Names(ABC):
         op = out.op
         visible = [inner for _, inner in out.columns]
         if len(set(visible)) != len(visible):  # A column that is shown twice.
-            kept = (*visible, *op.keys, *affected_by(blocking(op)))
+            kept = (*visible, *op.keys, *stored_for(blocking(op)))
             exprs = {name: column(name) for name in dict.fromkeys(kept)}
             columns: list[tuple[str, str]] = []
             for each in visible:
