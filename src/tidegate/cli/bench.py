@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Final
 
 import click
@@ -13,17 +14,19 @@ from tidegate.bench.report import Report
 from tidegate.cli.output import json_option
 
 MISSED: Final = 4
+MEASURED: Final = ("log", "transactions", "pipeline", "reads", "views")
+"""By modules of `bench`."""
 
 
 @click.command()
-@click.argument("what", type=click.Choice(["oracle", "log", "transactions", "pipeline", "reads", "all"]), default="all")
+@click.argument("what", type=click.Choice(["oracle", *MEASURED, "all"]), default="all")
 @json_option
 @click.option("--check", is_flag=True, help="Exit with 4 when a goal is missed.")
 @click.option("--quick", is_flag=True, help="Sizes too small to mean anything, to see that it all works.")
 @click.option("--only", metavar="TEXT", help="Only what has TEXT in its name, such as log.read.")
 @click.pass_context
 def bench(ctx: click.Context, what: str, as_json: bool, check: bool, quick: bool, only: str | None) -> None:
-    """Measure the oracle, the log, transactions, the pipeline, reads, or all of them.
+    """Measure the oracle, the log, transactions, the pipeline, reads, views, or all of them.
 
     Every figure is measured against something in the same run, in turn, and its goal bounds the ratio of the two, so
     that a slow or busy machine does not decide. Files lie in a temporary directory; set TMPDIR to
@@ -42,22 +45,9 @@ def bench(ctx: click.Context, what: str, as_json: bool, check: bool, quick: bool
 
             progress("oracle")
             oracle.run(report)
-        if what in ("log", "all"):
-            from tidegate.bench import log
-
-            log.run(report, quick, progress, only)
-        if what in ("transactions", "all"):
-            from tidegate.bench import transactions
-
-            transactions.run(report, quick, progress, only)
-        if what in ("pipeline", "all"):
-            from tidegate.bench import pipeline
-
-            pipeline.run(report, quick, progress, only)
-        if what in ("reads", "all"):
-            from tidegate.bench import reads
-
-            reads.run(report, quick, progress, only)
+        for name in MEASURED:
+            if what in (name, "all"):
+                import_module(f"tidegate.bench.{name}").run(report, quick, progress, only)
     if not report.figures:
         raise click.BadParameter(f"nothing has {only!r} in its name.", param_hint="--only")
     report.print()
