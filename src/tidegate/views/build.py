@@ -108,7 +108,8 @@ class Builder(GroupClause):
                 Subqueries(self, at).condition(each, resolved=True)
             else:
                 at.op = Filter(at.op, each)
-        exprs = [Subqueries(self, at).scalar_parts(each) if subqueries_in(each) else each for each in exprs]
+        joined = self._joined([*exprs, *keys], at)
+        exprs, keys = joined[: len(exprs)], joined[len(exprs) :]
         listed = [*exprs, *keys, *([] if kept is None else [kept])]
         if any(windows_in(each) for each in listed):
             listed = self.windows(listed, at)
@@ -119,6 +120,14 @@ class Builder(GroupClause):
         for old, new in zip(order, keys, strict=True):
             old.set("this", new)
         return self._shown(node, shown, exprs, order, at), at
+
+    def _joined(self, exprs: list[exp.Expr], at: Select) -> list[exp.Expr]:
+        """Expressions with columns for their subqueries, each of which is joined once."""
+        done: dict[str, exp.Expr] = {}
+        for each in exprs:
+            if subqueries_in(each) and each.sql() not in done:
+                done[each.sql()] = Subqueries(self, at).scalar_parts(each)
+        return [done[each.sql()].copy() if subqueries_in(each) else each for each in exprs]
 
     def _shown(self, node: exp.Expr, shown: list[str], exprs: list[exp.Expr], order: list[Any], at: Select) -> Out:
         """The columns of a SELECT, then DISTINCT, ORDER BY and LIMIT."""

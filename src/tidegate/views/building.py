@@ -203,18 +203,8 @@ class Names(ABC):
         """The node that stores a query. Its columns are the query's, then the rest of its key and its partition."""
         op = out.op
         visible = [inner for _, inner in out.columns]
-        if len(set(visible)) != len(visible):  # A column that is shown twice.
-            kept = (*visible, *op.keys, *stored_for(blocking(op)))
-            exprs = {name: column(name) for name in dict.fromkeys(kept)}
-            columns: list[tuple[str, str]] = []
-            for each in visible:
-                if any(each == inner for _, inner in columns):
-                    new = self.fresh(each)
-                    exprs[new] = column(each)
-                    each = new
-                columns.append(("", each))
-            op = Project(op, exprs, op.keys)
-            visible = [inner for _, inner in columns]
+        if len(set(visible)) != len(visible):
+            op, visible = self._shown_once(op, visible)
         block = blocking(op)
         if isinstance(block, Aggregate | SetOperation):
             op = self._plain_keys(op)
@@ -227,6 +217,20 @@ class Names(ABC):
         for number, each in enumerate(hidden):
             stored[each] = f"_k{number}" if is_view else each
         return Node(name, op, stored, tuple(stored[each] for each in op.keys), len(visible), "linear", why)
+
+    def _shown_once(self, op: Op, visible: Sequence[str]) -> tuple[Op, list[str]]:
+        """With another name for each column that is shown twice; the names that are shown then."""
+        need = list(dict.fromkeys((*visible, *op.keys, *stored_for(blocking(op)))))
+        op = with_columns(op, need)
+        exprs = {name: column(name) for name in need}
+        shown: list[str] = []
+        for each in visible:
+            name = each
+            if name in shown:
+                name = self.fresh(each)
+                exprs[name] = column(each)
+            shown.append(name)
+        return Project(op, exprs, op.keys), shown
 
     def _plain_keys(self, op: Op) -> Op:
         """With texts for the parts of its key that are nested."""
