@@ -8,6 +8,7 @@ from typing import Any
 from sqlglot import exp
 
 from tidegate.views.building import NotUnderstood, Out, Select, is_resolved, null_of
+from tidegate.views.distinct import in_two
 from tidegate.views.from_clause import FromClause
 from tidegate.views.grouping import grouping_sets, set_id, with_grouping
 from tidegate.views.names import aggregates_in, is_aggregate, windows_in
@@ -83,7 +84,9 @@ class GroupClause(FromClause):
         exprs = {**{name: given_to.get(name, column(name)) for name in sorted(used) if name not in made}, **made}
         # The tag says of which grouping set a row is.
         if sets is None:
-            at.op = Aggregate(Project(child, exprs, ()), tuple(dict.fromkeys(names)), calls, self.fresh("one"))
+            rows = Project(child, exprs, ())
+            in_parts = None if names else in_two(self, rows, calls)
+            at.op = in_parts or Aggregate(rows, tuple(dict.fromkeys(names)), calls, self.fresh("one"))
             return after
         types = self.typer(Project(child, made, ()))
         parts: list[Op] = []

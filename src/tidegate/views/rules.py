@@ -25,7 +25,6 @@ from tidegate.views.operators import (
     Window,
     blocking,
     column,
-    is_one_read,
     walk,
 )
 
@@ -67,8 +66,7 @@ def choose(node: Node, typer: Typer) -> None:
             elif all(each.how == "sum" for each in node.accumulators):
                 node.rule, node.why = "linear", "sums and counts are added to"
             else:
-                node.rule = "affected keys" if block.groups or is_one_read(block.child) else "full"
-                node.why = _EXTREMES_OF[bool(block.groups)]
+                node.rule, node.why = "affected keys", _EXTREMES_OF[bool(block.groups)]
         case Window():
             node.rule = "affected keys" if block.partition else "full"
             node.why = (
@@ -82,7 +80,7 @@ def choose(node: Node, typer: Typer) -> None:
             if block.limit is None or block.offset:
                 node.rule, node.why = "full", "the rows after an OFFSET are found anew among all"
             else:
-                node.rule = "affected keys" if is_one_read(block.child) else "full"
+                node.rule = "affected keys"
                 node.why = "the first rows are merged with the change, and found anew when others move up"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from sqlglot import exp
 
 from tidegate.views.building import Env, Names, NotUnderstood, Out, Select
+from tidegate.views.distinct import in_two
 from tidegate.views.names import aggregates_in, function_name, subqueries_in
 from tidegate.views.operators import Aggregate, Filter, Inner, Left, Op, Project, Semi, blocking, column, names_in
 
@@ -163,7 +164,9 @@ class Subqueries:
         used = {name for each in calls.values() for name in names_in(each)}
         exprs: dict[str, exp.Expr] = {name: given.get(name, column(name)) for name in sorted(used)}
         exprs |= dict(zip(keys, inner))
-        aggregate = Aggregate(Project(inside.op, exprs, ()), tuple(keys), calls, builder.fresh("one"))
+        rows = Project(inside.op, exprs, ())
+        aggregate: Op | None = None if keys else in_two(builder, rows, calls)
+        aggregate = aggregate or Aggregate(rows, tuple(keys), calls, builder.fresh("one"))
         shown = builder.fresh("value")
         op = Project(aggregate, {**{key: column(key) for key in aggregate.keys}, shown: result}, aggregate.keys)
         names = [*aggregate.keys, shown]
