@@ -42,7 +42,7 @@ class Folding:
         self._term = pipeline.current_term
         self._at = at
         self._crash = crash
-        self._stage = ViewStage(pipeline.path, pipeline.store)
+        self._stage = ViewStage(pipeline.path, pipeline.store, say=self._say)
         self._told: Queue[dict[str, Any]] = Queue()
         self._thread = Thread(target=self._run, name="folding", daemon=True)
         self._thread.start()
@@ -58,7 +58,16 @@ class Folding:
     def kill(self) -> None:
         self._told.put({"stop": True})
 
+    def _say(self, facts: dict[str, Any]) -> None:
+        self._pipeline.heard(self._term, facts)
+
     def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._stage.close()
+
+    def _work(self) -> None:
         why = "it was stopped"
         while True:
             message = self._told.get()

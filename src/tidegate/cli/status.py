@@ -43,6 +43,7 @@ def status(path: Path, watch: bool, every_s: float, as_json: bool) -> None:
       pipeline    the last checkpoint; its Timestamp is the service time, up to which tables are in files
       lag         how long the oldest append waits for its tick, barrier for its cut, epoch for its checkpoint
       catching up how far it is with the epochs that waited when it fell behind, by what they hold
+      age         of a view's rows; of one that failed, how long ago; took, the last batch
       files       of a table in the last checkpoint; layers are those that compaction has not merged yet
       behind      how far a channel's last tick is behind now; readers have all that is older
       waits for   the append or transaction that keeps the next tick below it, and since when
@@ -81,6 +82,7 @@ def draw(found: Row) -> Group:
     for rows, table in (
         (found["clients"], _clients),
         (found["tables"], _tables),
+        (found["views"], _views),
         (found["topics"], _topics),
         (found["subscriptions"], _subscriptions),
         (found["channels"], _channels),
@@ -212,6 +214,29 @@ def _tables(rows: list[Row]) -> RenderableType:
         for each in rows
     ]
     return make_table(titles, cells, right="columns shards files layers size")
+
+
+def _views(rows: list[Row]) -> RenderableType:
+    cells: list[list[str | Text]] = [
+        [
+            printable(each["name"]),
+            Text(_standing(each), {"live": "", "filling": "yellow"}.get(each["state"], "red")),
+            "" if each["age_ms"] is None else duration(each["age_ms"]),
+            "" if each["rows"] is None else f"{each['rows']:,}",
+            "" if each["files"] is None else f"{each['files']:,}",
+            "" if each["last_batch_s"] is None else duration(round(each["last_batch_s"] * 1000)),
+            printable(each["error"] or ""),
+        ]
+        for each in rows
+    ]
+    return make_table(["view", "state", "age", "rows", "files", "took", "why"], cells, right="age rows files took")
+
+
+def _standing(view: Row) -> str:
+    if view["percent"] is None:
+        return view["state"] or "unknown"
+    left = "" if view["left_s"] is None else f", {duration(round(view['left_s'] * 1000))} left"
+    return f"filling {view['percent']}%{left}"
 
 
 def _topics(rows: list[Row]) -> RenderableType:

@@ -10,9 +10,8 @@ from typing import Any, Final
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.views import View
 from tidegate.database.engine import Engine
-from tidegate.errors import Conflict, InvalidArgument, TidegateError
+from tidegate.errors import Conflict, InvalidArgument
 from tidegate.pipeline.view_relations import relations
-from tidegate.snapshots.manifest import Manifest
 from tidegate.tables.column_type import to_sql
 from tidegate.tables.schema import COMMENT, RETENTION_S, RETENTION_S_MIN, Table, TableSchema
 from tidegate.tables.show_create import show_create, show_create_view
@@ -76,7 +75,7 @@ def run_ddl(engine: Engine, statement: TableDdl | ViewDdl) -> Rows:
         case ResumeView(name):
             engine.change_catalog(lambda found: found.plan_resume_view(name))
         case ShowViews():
-            return _show_views(engine)
+            return engine.report.views()
         case ExplainView(of):
             return _explain(engine.catalog, of)
     return []
@@ -130,30 +129,6 @@ def _explain(catalog: Catalog, of: str | CreateView) -> Rows:
         asked = view.sql, view.columns, relations(catalog, view), view.name
     rows: Rows = import_module("tidegate.views.explain").explain(*asked)
     return rows
-
-
-def _show_views(engine: Engine) -> Rows:
-    try:
-        manifest, error = engine.pipeline.store.manifest(), None
-    except TidegateError as found:  # Damaged: which views there are is still worth telling.
-        manifest, error = None, str(found)
-    return [_view_row(each, manifest, error) for each in engine.catalog.views()]
-
-
-def _view_row(view: View, manifest: Manifest | None, error: str | None) -> dict[str, Any]:
-    standing = None if manifest is None else manifest.views.get(view.id)
-    state = None if manifest is None else "filling" if standing is None else standing.state
-    # At most: a row that was changed counts until its layers are compacted.
-    rows = None if manifest is None else sum(each.rows - each.deletes for each in manifest.files(view.id))
-    return {
-        "name": view.name,
-        "columns": len(view.columns),
-        "state": state,
-        "rows": rows,
-        "reads": ", ".join(sorted(view.inputs)) or None,
-        "created": int(view.created),
-        "error": (None if standing is None else standing.error or None) or error,
-    }
 
 
 # -- both ----------------------------------------------------------------------------------------------------

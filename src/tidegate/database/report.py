@@ -16,6 +16,7 @@ from tidegate.database.clients import OWNER, Client
 from tidegate.database.live_transactions import Entry
 from tidegate.database.sub_acks import Acks
 from tidegate.errors import TidegateError
+from tidegate.pipeline.view_report import view_rows
 from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.snapshots.manifest import Manifest
 from tidegate.txn.coordinator_records import Transaction, TxnState
@@ -146,6 +147,7 @@ class Report:
             "owner": {"pid": os.getpid(), "open_for_ms": max(now.ms_since(self._opened), 0)},
             "clients": self._clients([txn for txn, _ in live]),
             "tables": self._tables(),
+            "views": self.views(),
             "topics": self._topics(),
             "subscriptions": self._subscriptions(),
             "channels": channels,
@@ -203,6 +205,18 @@ class Report:
                 }
             )
         return rows
+
+    def views(self) -> list[dict[str, Any]]:
+        """How the views stand at the last checkpoint, and how far those are that are being filled."""
+        engine = self._engine
+        try:
+            manifest, error = engine.pipeline.store.manifest(), None
+        except TidegateError as found:  # Damaged: which views there are is still worth telling.
+            manifest, error = None, str(found)
+        pipeline = engine.pipeline
+        now = Timestamp(engine.log.allocate(1))
+        views = engine.catalog.views()
+        return view_rows(views, manifest, now, fills=pipeline.fills, seconds=pipeline.view_s, error=error)
 
     def _pipeline(self, channels: list[dict[str, Any]]) -> dict[str, Any]:
         """The pipeline, and how long what is oldest has been in each stage; None while it starts."""

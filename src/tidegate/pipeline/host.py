@@ -57,7 +57,7 @@ from tidegate.pipeline.child import Worker
 from tidegate.pipeline.machines import Machines, now_ms, take_barrier, was_written_since
 from tidegate.pipeline.owner import Owner, PipelineSettings
 from tidegate.pipeline.state import PipelineState
-from tidegate.pipeline.view_stage import Outcome
+from tidegate.pipeline.view_outcome import Outcome
 from tidegate.runtime.journal import Journal
 from tidegate.runtime.pending import PendingAppend
 from tidegate.snapshots.manifest import Pointer
@@ -248,7 +248,7 @@ class Pipeline(PipelineState):
                 self._machines.pause()
             self._watch()
             self._tell_catalog(self._machines)
-            self._is_dirty = was_written_since(self._engine, self._machines.epochs.newest)
+            self._is_dirty = was_written_since(self._engine, self._machines.epochs.newest) or self._has_to_fill()
 
     def _claim(self, term: int) -> Pointer:
         """Put this owner's term into the pointer: from here on no older owner can commit."""
@@ -339,13 +339,7 @@ class Pipeline(PipelineState):
 
     def heard(self, term: int, message: dict[str, Any]) -> None:
         """The worker has said something."""
-        self._was_heard = True
-        if "error" in message:
-            self._said = str(message["error"])
-        if "ready" in message:
-            self.ui = message["ready"].get("ui")
-        if "upkeep" in message:
-            self.upkeep = message["upkeep"]
+        self._take_note(message)
         batch = message.get("batch")
         if batch is None:
             return
@@ -355,7 +349,7 @@ class Pipeline(PipelineState):
             machines = self._machines
             if machines is None or self._stop.is_set():
                 return
-            self.batch_s = float(batch.get("seconds", 0.0))
+            self.batch_s, self.view_s = float(batch.get("seconds", 0.0)), found.seconds
             self._entries.update((each.path, each) for each in entries)
             self._views[batch["last"]] = found
             span = Span(Epoch(batch["first"]), Epoch(batch["last"]))
@@ -380,7 +374,8 @@ class Pipeline(PipelineState):
             self._perform(machines.epochs.lost(WORKER, Term(term), now_ms()))
             least, most = _BACK_OFF_S
             self._spawn_at = time.monotonic() + min(least * 2**self._failures, most)
-            said, self._said, self.ui = self._said, "", None
+            said, self._said, self.ui, self.fills = self._said, "", None, []
+            self._is_dirty = self._is_dirty or self._has_to_fill()
             self._fail(f"the worker: {said or why}")
 
     @property

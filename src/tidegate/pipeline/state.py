@@ -14,11 +14,11 @@ from tidegate.barrier.clock import BarrierSettings
 from tidegate.barrier.cut import Cut
 from tidegate.barrier.status import status as barrier_status
 from tidegate.clock.timestamp import Timestamp
-from tidegate.errors import Closed
+from tidegate.errors import Closed, TidegateError
 from tidegate.pipeline.child import Worker
 from tidegate.pipeline.machines import Machines, now_ms
 from tidegate.pipeline.owner import Owner
-from tidegate.pipeline.view_stage import Outcome
+from tidegate.pipeline.view_outcome import Outcome
 from tidegate.snapshots.manifest import FileEntry, Pointer
 from tidegate.snapshots.store import SnapshotStore
 
@@ -61,6 +61,10 @@ class PipelineState(ABC):
         """Spark's web page, if it has one."""
         self.upkeep: dict[str, Any] | None = None
         """What compaction and garbage collection have done in the worker, and do now."""
+        self.fills: list[dict[str, Any]] = []
+        """Views that the worker fills beside the batches: how far they are."""
+        self.view_s: dict[str, float] = {}
+        """How long each view took in the last batch, by name."""
         self._spawn_at = 0.0
         self._first_at = 0.0
         """Before this the first worker is started only for somebody who waits."""
@@ -72,6 +76,31 @@ class PipelineState(ABC):
         if self._first_at:
             self._first_at = 0.0
             self._changed.notify_all()
+
+    def _take_note(self, message: dict[str, Any]) -> None:
+        """What the worker says beside the batches."""
+        self._was_heard = True
+        if "error" in message:
+            self._said = str(message["error"])
+        if "ready" in message:
+            self.ui = message["ready"].get("ui")
+        if "upkeep" in message:
+            self.upkeep = message["upkeep"]
+        if "fills" in message:
+            self.fills = message["fills"]
+        if "barrier" in message:
+            with self._changed:
+                self._is_dirty = True
+                if self._machines is not None and not self._stop.is_set():
+                    self._machines.clock.ask(now_ms(), str(message["barrier"]), waits=False)
+                self._changed.notify_all()
+
+    def _has_to_fill(self) -> bool:
+        """Whether a view waits for being filled, so that a worker is wanted though nothing was written."""
+        try:
+            return any(each.state == "filling" for each in self.store.manifest(self._pointer).views.values())
+        except TidegateError:  # Damaged: that is told elsewhere.
+            return False
 
     def wait_for(self, timestamp: Timestamp, timeout_s: float) -> bool:
         """Wait until the service time has reached a Timestamp, without asking for a barrier."""

@@ -8,7 +8,7 @@ views use.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,21 +16,23 @@ import duckdb
 import pyarrow as pa
 
 from tidegate.errors import InvariantBroken
-from tidegate.reads.translate import NeedsSpark, Translated, translate
+from tidegate.reads.translate import SETUP, UNANSWERED, NeedsSpark, Translated, translate
 from tidegate.snapshots.manifest import FileEntry
 from tidegate.snapshots.merge_sql import duckdb_type, merge_sql, quoted
+from tidegate.snapshots.reader import Duck
 from tidegate.tables.schema import OP, SEQ, TS, Table, TableSchema
 from tidegate.views.define import ROW_KEY
 from tidegate.views.write import W
 
 _NAMED: Final = re.compile(r"`((?:[^`]|``)+)@([bdsa])`")
+_STEP: Final = re.compile(r"`(#\d+)`")
 Spark = Callable[[str, Mapping[str, pa.Schema], Callable[[str], pa.Table]], pa.Table]
 """Answers a statement on Spark: its text, the relations there are, and how to get the rows of one."""
 
 
 @dataclass(slots=True)
 class Stored:
-    """A table or a node: its files before the batch, and what the batch adds."""
+    """A table or a node: its files before the batch, and what the batch adds; with `now`, its files then and now."""
 
     table: Table
     schema: TableSchema
@@ -42,6 +44,17 @@ class Stored:
     is_computed: bool = False
     """Whether its changes were computed here, and are there."""
     changes: int = 0
+    root: str | None = None
+    """Where its files are, when not where all are."""
+    now: Sequence[FileEntry] | None = None
+    keys: str = ""
+    """With `now`: the relation that has the keys that changed since."""
+    since: int = 0
+    """With `now` and without a key: rows above this Timestamp are new."""
+
+    @property
+    def is_changed(self) -> bool:
+        return self.is_computed or bool(self.added) or self.now is not None
 
     @property
     def key(self) -> list[str]:
@@ -66,6 +79,7 @@ class ViewTables:
         self.stored: dict[str, Stored] = {}
         self.schemas: dict[str, pa.Schema] = {}
         self._temporary: list[str] = []
+        self._readers: list[pa.RecordBatchReader] = []
         self.by_spark = 0
         """Statements that Spark has answered."""
 
@@ -96,14 +110,15 @@ class ViewTables:
 
     def changed(self, relation: str) -> int:
         stored = self.stored[relation]
-        if stored.is_computed or not stored.added:
+        if stored.is_computed or not stored.is_changed:
             return stored.changes
         self._make(relation, "d")
         return stored.changes
 
     def rows(self, relation: str) -> int:
         stored = self.stored[relation]
-        return sum(each.rows - each.deletes for each in (*stored.before, *stored.added))
+        files = (*stored.before, *stored.added) if stored.now is None else stored.now
+        return sum(each.rows - each.deletes for each in files)
 
     def _make(self, name: str, version: str) -> None:
         stored = self.stored[name]
@@ -111,8 +126,7 @@ class ViewTables:
             return
         stored.made.add(version)
         relation = quoted(f"{name}@{version}")
-        is_changed = stored.is_computed or bool(stored.added)
-        if version == "b" or not is_changed:
+        if version == "b" or not stored.is_changed:
             sql = self._merged(stored, stored.before)
         elif version == "s":
             self._make(name, "d")
@@ -134,36 +148,36 @@ class ViewTables:
 
     def _make_changes(self, name: str, stored: Stored) -> None:
         """The rows that a table's new layers replace or take away, and those that they bring."""
-        new = self._merged(stored, stored.added)
+        keys = quoted(name + "@k")
+        if stored.now is None:
+            new = self._merged(stored, stored.added)
+            if stored.key:
+                changed = changed_keys(stored.table, stored.schema, stored.added, self._root)
+                self._cursor.execute(f"CREATE OR REPLACE TEMP TABLE {keys} AS {changed}")
+        elif stored.key:
+            new = self._merged(stored, stored.now, keys)
+            by = ", ".join(map(quoted, stored.key))
+            self._cursor.execute(
+                f"CREATE OR REPLACE TEMP TABLE {keys} AS SELECT DISTINCT {by} FROM {quoted(stored.keys)}"
+            )
+        else:
+            new = f"SELECT * FROM ({self._merged(stored, stored.now)}) WHERE {quoted(TS)} > {stored.since}"
         columns = ", ".join(map(quoted, self.schemas[f"{name}@a"].names))
         sql = f"SELECT {columns}, 1::INTEGER AS {W} FROM ({new})"
-        if stored.key:
-            keys = ", ".join(map(quoted, stored.key))
-            paths = merge_sql(stored.table, stored.schema, stored.added, self._root, columns=stored.key, deletes=True)
-            self._cursor.execute(
-                f"CREATE OR REPLACE TEMP TABLE {quoted(name + '@k')} AS SELECT DISTINCT {keys} FROM ({paths})"
-            )
-            if stored.before:
-                old = merge_sql(
-                    stored.table,
-                    stored.schema,
-                    stored.before,
-                    self._root,
-                    columns=list(stored.names),
-                    keys=quoted(name + "@k"),
-                )
-                sql += f" UNION ALL SELECT {columns}, -1::INTEGER FROM ({old})"
+        if stored.key and stored.before:
+            sql += f" UNION ALL SELECT {columns}, -1::INTEGER FROM ({self._merged(stored, stored.before, keys)})"
         stored.changes = self._create(f"{name}@d", sql)
 
-    def _merged(self, stored: Stored, files: Sequence[FileEntry]) -> str:
+    def _merged(self, stored: Stored, files: Sequence[FileEntry], keys: str | None = None) -> str:
+        root = stored.root or self._root
         if stored.key:
-            return merge_sql(stored.table, stored.schema, files, self._root, columns=list(stored.names))
+            return merge_sql(stored.table, stored.schema, files, root, columns=list(stored.names), keys=keys)
         columns = [each for each in stored.names if each not in ROW_KEY]
         shards = sorted({each.shard for each in files})
         parts = []
         for shard in shards or [0]:
             mine = [each for each in files if each.shard == shard]
-            rows = merge_sql(stored.table, stored.schema, mine, self._root, columns=[*columns, TS, SEQ])
+            rows = merge_sql(stored.table, stored.schema, mine, root, columns=[*columns, TS, SEQ])
             parts.append(f"SELECT *, {shard}::INTEGER AS _shard FROM ({rows})")
         return " UNION ALL ".join(parts)
 
@@ -180,21 +194,37 @@ class ViewTables:
         self._prepare(sql)
         self._temporary.append(name)
         found = self.translation(sql)
-        if found is None:
-            rows = self._on_spark(sql)
-            self._cursor.register(name, rows)
-            self.schemas[name] = rows.schema
-            return int(rows.num_rows)
-        self.schemas[name] = pa.schema(list(zip(found.names, found.types)))
-        return self._create(name, _typed(found))
+        if found is not None:
+            try:
+                rows = self._create(name, _typed(found))
+            except duckdb.Error as error:
+                self._must_be_for_spark(error)
+            else:
+                self.schemas[name] = pa.schema(list(zip(found.names, found.types)))
+                return rows
+        answer = self.on_spark(sql)
+        self._cursor.register(name, answer)
+        self.schemas[name] = answer.schema
+        return int(answer.num_rows)
 
-    def stream(self, sql: str, batch_rows: int) -> pa.RecordBatchReader | pa.Table:
+    def _must_be_for_spark(self, error: duckdb.Error) -> None:
+        """Raises it unless it says that only Spark can answer, and there is one."""
+        if self._spark is None or UNANSWERED not in str(error):
+            raise error
+
+    def stream(self, sql: str, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """What a statement gives, batch by batch."""
         self._prepare(sql)
         found = self.translation(sql)
         if found is None:
-            return self._on_spark(sql)
-        return self._cursor.sql(_typed(found)).to_arrow_reader(batch_rows)
+            yield from self.on_spark(sql).to_batches()
+        else:
+            yield from self._reader(_typed(found), batch_rows)
+
+    def _reader(self, sql: str, batch_rows: int) -> pa.RecordBatchReader:
+        reader = self._cursor.sql(sql).to_arrow_reader(batch_rows)
+        self._readers.append(reader)
+        return reader
 
     def _prepare(self, sql: str) -> None:
         for name, version in _NAMED.findall(sql):
@@ -202,17 +232,24 @@ class ViewTables:
 
     def translation(self, sql: str) -> Translated | None:
         """A statement for DuckDB; None when only Spark can answer it."""
-        known = self.translated.get(sql)
+        # Steps are numbered: what a number stands for is another thing in another node, or where another step is empty.
+        steps = [str(self.schemas.get(each)) for each in sorted(set(_STEP.findall(sql)))]
+        known = self.translated.get(key := "\n".join([sql, *steps]))
         if known is None:
             try:
-                known = self.translated[sql] = translate(sql, self.schemas)
+                known = self.translated[key] = translate(sql, self.schemas)
             except NeedsSpark:
                 if self._spark is None:
                     raise
                 return None
         return known
 
-    def _on_spark(self, sql: str) -> pa.Table:
+    @property
+    def has_spark(self) -> bool:
+        return self._spark is not None
+
+    def on_spark(self, sql: str) -> pa.Table:
+        """What a statement gives on Spark."""
         if self._spark is None:
             raise InvariantBroken("a statement for Spark, and there is none")
         self.by_spark += 1
@@ -267,12 +304,16 @@ class ViewTables:
             f" SELECT {gone}, {system}, -1::TINYINT FROM (SELECT * FROM {relation} WHERE {W} = -1) AS x"
             f" ANTI JOIN (SELECT * FROM {relation} WHERE {W} = 1) AS y ON {self._same(stored, 'x', 'y')}"
         )
-        return self._cursor.sql(sql).to_arrow_reader(batch_rows)
+        return self._reader(sql, batch_rows)
 
     def forget(self) -> None:
         """What was computed for one node is not needed for the next."""
+        for reader in self._readers:
+            reader.close()  # One that was not read to its end would keep the cursor.
+        self._readers.clear()
         for name in self._temporary:
             self.schemas.pop(name, None)
+            self._cursor.unregister(name)
             self._cursor.execute(f"DROP TABLE IF EXISTS {quoted(name)}")
         self._temporary.clear()
 
@@ -287,3 +328,34 @@ def _typed(found: Translated) -> str:
         for number, (name, type) in enumerate(zip(found.names, found.types))
     )
     return f"SELECT {columns} FROM ({found.sql})"
+
+
+def changed_keys(table: Table, schema: TableSchema, layers: Sequence[FileEntry], root: str) -> str:
+    """The keys that layers write or delete, each once, as a query."""
+    keys = ", ".join(quoted(each.name) for each in schema.key_columns)
+    names = [each.name for each in schema.key_columns]
+    return f"SELECT DISTINCT {keys} FROM ({merge_sql(table, schema, layers, root, columns=names, deletes=True)})"
+
+
+def used_columns(schema: TableSchema, used: Collection[str]) -> list[str]:
+    """Those of a table's columns that are read: the key's among them, and one at least."""
+    key = [each.name for each in schema.key_columns]
+    return [each for each in schema.names if each in used or each in key] or schema.names[:1]
+
+
+def prepared(duck: Duck) -> None:
+    """Give a DuckDB what translated statements call. Once."""
+    cursor = duck.cursor()
+    for each in SETUP:
+        if not each.startswith("SET "):
+            cursor.execute(each.replace(" TEMP ", " ", 1))
+    cursor.close()
+
+
+def cursor_of(duck: Duck) -> duckdb.DuckDBPyConnection:
+    """A cursor for translated statements."""
+    cursor = duck.cursor()
+    for each in SETUP:
+        if each.startswith("SET "):
+            cursor.execute(each)
+    return cursor

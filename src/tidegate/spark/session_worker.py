@@ -42,7 +42,7 @@ class SessionWorker:
         query.mkdir(parents=True, exist_ok=True)
         self._cuts = CutFile(query / "cuts")
         self._orders = Orders(self._cuts)
-        self._stage = ViewStage(pipeline.path, pipeline.store, spark=statements_on(session))
+        self._stage = ViewStage(pipeline.path, pipeline.store, spark=statements_on(session), say=self._say)
         self._driver = Driver(
             session,
             pipeline.path,
@@ -72,6 +72,10 @@ class SessionWorker:
         """As `stop`, without waiting: a thread cannot be killed."""
         self._orders.take({"stop": True})
 
+    def _say(self, facts: dict[str, Any]) -> None:
+        if not self._orders.is_stopped:
+            self._pipeline.heard(self._term, facts)
+
     def _finish(self, batch: Batch) -> None:
         found = with_views(self._stage, batch.first, batch.last, self._cuts.read(batch.last), batch.reports)
         batch = replace(batch, reports=tuple(found))
@@ -91,4 +95,5 @@ class SessionWorker:
                 self._driver.wait(1.0)
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
+        self._stage.close()
         self._pipeline.ended(self._term, why)

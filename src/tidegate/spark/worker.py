@@ -11,6 +11,8 @@ same from the JVM.
     it writes   {"ready": {...}}           process ids, the link to Spark's page, how far the query had come
                 {"batch": {...}}           a batch is folded: id, first, last, seconds, reports
                 {"upkeep": {...}}          what compaction and garbage collection have done, and do now
+                {"fills": [...]}           views that are filled beside the batches: how far they are
+                {"barrier": "..."}         a barrier is wanted, and why
                 {"done": 7}                Spark has been told that the batch up to epoch 7 is done
                 {"error": "...", "why"}    it ends because of this
                 {"stopped": true}          it ends because it was asked to
@@ -146,7 +148,12 @@ def _run(options: argparse.Namespace, work: Path, cuts: CutFile, orders: Orders,
     session = _start_session(options, work, java, archive)
     is_warm = Event()
 
-    stage = ViewStage(Path(options.path), _store(Path(options.path)), spark=statements_on(session))
+    stage = ViewStage(
+        Path(options.path),
+        _store(Path(options.path)),
+        spark=statements_on(session),
+        say=lambda facts: voice.say(**facts),
+    )
 
     def finish(batch: Batch) -> None:
         batch = replace(

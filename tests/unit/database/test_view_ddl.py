@@ -196,6 +196,13 @@ def test_show_tells_how_each_view_stands_by_the_newest_checkpoint(engine: Engine
         "rows": 0,
         "reads": "orders",
         "created": int(engine.catalog.view("v").created),
+        "since": None,
+        "age_ms": None,
+        "files": 0,
+        "bytes": 0,
+        "last_batch_s": None,
+        "percent": None,
+        "left_s": None,
         "error": None,
     }
     assert (second["name"], second["reads"]) == ("w", "v")
