@@ -303,10 +303,6 @@ spark.conf.set("spark.sql.codegen.wholeStage", "true")
 spark.conf.set("spark.sql.codegen.factoryMode", "FALLBACK")
 spark.conf.set("spark.sql.shuffle.partitions", "2")
 spark.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
-spark.conf.set(
-    "spark.sql.streaming.stateStore.providerClass",
-    "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-)
 def stream(table):
     return spark.readStream.format("tidegate").option("path", path).option("table", table).load()
 def weighted(frame):
