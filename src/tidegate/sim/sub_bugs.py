@@ -43,7 +43,14 @@ def pending_acknowledgements_are_not_restored() -> Iterator[None]:
 def acknowledgement_outside_of_its_transaction() -> Iterator[None]:
     """What a transaction acknowledges is acknowledged at once."""
 
-    def ack_in_txn(self: Subscription, consumer: Any, ids: Any, txn: bytes) -> Change:  # noqa: ARG001
+    def ack_in_txn(
+        self: Subscription,
+        consumer: Any,
+        ids: Any,
+        txn: bytes,  # noqa: ARG001
+        *,
+        later: bool = False,  # noqa: ARG001
+    ) -> Change:
         return self.ack(consumer, ids)
 
     def ack_cumulative_in_txn(self: Subscription, consumer: Any, id: MessageId, txn: bytes) -> Change:  # noqa: ARG001
