@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/log.md", "docs/reads.md", "docs/tables.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/log.md", "docs/reads.md", "docs/tables.md", "docs/views.md"])
 def test_the_first_example_prints_what_the_page_says(page):
     text = (ROOT / page).read_text()
     text = text[text.index("## A first example") :]
