@@ -5,10 +5,10 @@ STAMP  := $(VENV)/.ready
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint sim bench format clean
+.PHONY: help setup demo test test-long lint sim bench format clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Tidegate needs Python 3.11 or newer; set PYTHON=...") if sys.version_info < (3, 11) else None'
@@ -23,6 +23,9 @@ demo: setup ## watch a bank for a minute: transfers, Spark, reads at every level
 
 test: setup lint ## lint, type-check and run every test
 	$(PY) -m pytest -n 2
+
+test-long: setup ## thousands of random views (TIDEGATE_RANDOM_VIEWS says how many), as every night
+	$(PY) -m pytest -n 2 -m long
 
 lint: setup ## ruff and mypy
 	$(VENV)/bin/ruff check .

@@ -78,7 +78,7 @@ def random_changes(rng: random.Random, tables: Collection[str], share: float = 0
     for name, table in SHOP.items():
         if name not in tables or rng.random() >= share:
             continue
-        rows = [random_row(rng, name) for _ in range(rng.randrange(1, 6))]
+        rows = [random_row(rng, name) for _ in range(rng.randrange(1, 9))]
         if not table.key:
             found[name] = Change(rows)
             continue
@@ -98,26 +98,28 @@ def everything_gone(tables: Collection[str]) -> dict[str, Change]:
     return {name: Change((), each) for name, each in keys.items() if name in tables}
 
 
-def follows(*queries: str, rules: Sequence[str] = (), steps: int = 5) -> Plan:
+def follows(*queries: str, rules: Sequence[str] = (), steps: int = 3) -> Plan:
     """Views follow their queries at every step, made before the data and after it; the plan of the last one.
 
     `rules` are those of its nodes. Each view may read those before it, as v0, v1, ...
     """
     translated: dict[tuple[str, ...], Translated] = {}
     tables = {name.casefold() for each in queries for name in tables_in(each)}
+    plans: list[Plan] = []
     for seed, is_first in ((1, True), (2, False)):
         rng = random.Random(seed)
         world = World(SHOP, translated)
-        for _ in range(0 if is_first else 4):
+        for _ in range(0 if is_first else 2):
             world.step(random_changes(rng, tables, 1))
-        plans = [world.create(f"v{number}", each) for number, each in enumerate(queries)]
+        made = [*plans] or [None] * len(queries)
+        plans = [world.create(f"v{number}", *each) for number, each in enumerate(zip(queries, made))]
         for each in world.views:
             world.check(each)
-        todo = [random_changes(rng, tables) for _ in range(steps)]
+        todo = [random_changes(rng, tables) for _ in range(steps if is_first else 2)]
         if is_first:
             todo += [everything_gone(tables), random_changes(rng, tables, 1)]
         for number, changes in enumerate(todo):
-            world.step(changes, whole=number == 2 and not is_first)
+            world.step(changes, whole=number == 1 and not is_first)
             for each in world.views:
                 world.check(each)
     assert not rules or [each.rule for each in plans[-1].nodes] == list(rules), [

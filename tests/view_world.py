@@ -80,9 +80,9 @@ class World:
 
     # -- what a test does ------------------------------------------------------------------------------------
 
-    def create(self, name: str, sql: str) -> Plan:
-        """Make a view and fill it."""
-        found = plan(sql, self._sources, name=name)
+    def create(self, name: str, sql: str, planned: Plan | None = None) -> Plan:
+        """Make a view and fill it. `planned` is the plan, where another world with the same tables has made it."""
+        found = planned or plan(sql, self._sources, name=name)
         self.views[name] = found, sql
         for node in found.nodes:
             translated = self._translation(full(node))

@@ -9,6 +9,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from tidegate.errors import InvalidArgument
+from tidegate.reads.translate import NeedsSpark
 from tidegate.tables.definition import ColumnDef, NodeDef
 from tidegate.views.definition import Relation
 from tidegate.views.delta import full
@@ -36,7 +38,11 @@ def define(sql: str, names: Sequence[str], relations: Mapping[str, Relation]) ->
 
     Raises: `InvalidArgument` for what cannot be a view, naming it; `NotFound` for what it names and is not there.
     """
-    found = planned(sql, names, relations)
+    try:
+        found = planned(sql, names, relations)
+    except NeedsSpark as error:
+        what = str(error).partition(" is answered by Spark alone")[0]
+        raise InvalidArgument(f"a view cannot have {what}; write it in another way, or store what it gives") from None
     shown = {
         name: frozenset(each for each in columns if each in relations[name].schema.names)
         for name, columns in found.used.items()

@@ -82,10 +82,15 @@ UNSETTLED: Final = {
         ("now", "current_timestamp", "localtimestamp", "current_date", "curdate", "current_time", "unix_timestamp"),
         "gives another answer every time",
     ),
+    **dict.fromkeys(("sysdate", "getdate"), "gives another answer every time"),
     **dict.fromkeys(("rand", "randn", "random", "uuid", "shuffle", "uniform", "randstr"), "is random"),
     **dict.fromkeys(
-        ("monotonically_increasing_id", "spark_partition_id", "input_file_name", "current_user", "user"),
-        "depends on how and by whom it is computed",
+        ("monotonically_increasing_id", "spark_partition_id", "input_file_name", "current_timezone", "version"),
+        "depends on how and where it is computed",
+    ),
+    **dict.fromkeys(
+        ("current_user", "user", "session_user", "current_catalog", "current_database", "current_schema"),
+        "depends on who asks",
     ),
 }
 """Functions whose answer is not decided by their arguments, and why."""
@@ -166,8 +171,23 @@ def unsettled_in(node: exp.Expr) -> tuple[str, str] | None:
             continue
         if name in UNSETTLED:
             return name, UNSETTLED[name]
+        if isinstance(each, exp.TableSample):
+            return "TABLESAMPLE", "is random"
         if isinstance(each, exp.Column) and not each.table and each.name.lower() in (
             "current_timestamp", "current_date", "localtimestamp", "current_user",
         ):  # fmt: skip
             return each.name.lower(), UNSETTLED.get(each.name.lower(), "has no fixed answer")
     return None
+
+
+def cut_without_order(node: exp.Expr) -> str:
+    """LIMIT or OFFSET of a query that has no order, and so no first rows; empty where there is none."""
+    for each in node.find_all(exp.Query):
+        cut = each.args.get("limit") or each.args.get("offset")
+        if cut is None or each.args.get("order") is not None or isinstance(each.parent, exp.Exists):
+            continue
+        number = cut.expression
+        if isinstance(number, exp.Var) and number.name.upper() == "ALL":
+            continue
+        return f"{'LIMIT' if isinstance(cut, exp.Limit) else 'OFFSET'} {number.sql()}"
+    return ""

@@ -20,7 +20,7 @@ from tidegate.reads.translate import Translated, parse_any, parse_query, transla
 from tidegate.views.build import Builder
 from tidegate.views.building import NotUnderstood
 from tidegate.views.delta import after, full
-from tidegate.views.names import unsettled_in
+from tidegate.views.names import cut_without_order, unsettled_in
 from tidegate.views.nested_keys import is_nested
 from tidegate.views.operators import Node, Op, Plan, Scan, Source, walk
 from tidegate.views.prune import prune
@@ -46,8 +46,12 @@ def plan(
     tree = parse_any(sql)
     if found := unsettled_in(tree):
         raise InvalidArgument(
-            f"view {name!r} uses {found[0]}(), which {found[1]}: a view is the same whenever it is computed. Store the"
+            f"view {name!r} uses {found[0]}, which {found[1]}: a view is the same whenever it is computed. Store the"
             f" value in a table when a row is written, and use that"
+        )
+    if cut := cut_without_order(tree):
+        raise InvalidArgument(
+            f"view {name!r} takes {cut} without ORDER BY, which may be any rows: say by ORDER BY which ones are first"
         )
     types = _Types(sources, translator)
     shown = types.of_query(sql)
@@ -73,6 +77,7 @@ class _Types:
         self._plain = {
             each.name: pa.schema([(name, each.types[name]) for name in each.names]) for each in sources.values()
         }
+        self._known: dict[str, dict[str, pa.DataType]] = {}
         self._schemas = {f"{each.name}@a": pa.schema(list(each.types.items())) for each in sources.values()}
 
     def of_query(self, sql: str) -> list[tuple[str, pa.DataType]]:
@@ -80,15 +85,20 @@ class _Types:
         return list(zip(found.names, found.types))
 
     def of(self, op: Op) -> dict[str, pa.DataType]:
-        found = self._translator(after(op), self._schemas)
-        return dict(zip(found.names, found.types))
+        return self._of(after(op))
 
     def of_node(self, node: Node) -> dict[str, pa.DataType]:
-        found = self._translator(full(node), {**self._plain, **self._schemas})
-        return dict(zip(found.names, found.types))
+        return self._of(full(node))
 
     def add(self, node: Node) -> None:
         self._schemas[f"{node.name}@a"] = pa.schema(list(self.of_node(node).items()))
+
+    def _of(self, sql: str) -> dict[str, pa.DataType]:
+        """Asked more than once of the same text; a name has one type within a view."""
+        if sql not in self._known:
+            found = self._translator(sql, {**self._plain, **self._schemas})
+            self._known[sql] = dict(zip(found.names, found.types))
+        return dict(self._known[sql])
 
 
 def _nodes(sql: str, sources: Mapping[str, Source], types: _Types, name: str, columns: Sequence[str]) -> list[Node]:

@@ -61,7 +61,7 @@ class Subqueries:
     # -- EXISTS and IN ---------------------------------------------------------------------------------------
 
     def _exists(self, node: exp.Expr, is_not: bool) -> None:
-        out, links = self._plain(node.this)
+        out, links = self._plain(_uncut(node.this))
         at = self._at
         at.op = Semi(self._left(), out.op, exp.and_(*links) if links else exp.true(), is_not)
 
@@ -243,6 +243,19 @@ class Subqueries:
             else:
                 raise NotUnderstood(f"a subquery that is linked by {each.sql()[:60]}")
         return inner, outer
+
+
+def _uncut(query: exp.Expr) -> exp.Expr:
+    """A query of which only is asked whether it has a row: a LIMIT that lets one through changes nothing."""
+    limit = query.args.get("limit")
+    if limit is None or query.args.get("offset") or not isinstance(limit.expression, exp.Literal):
+        return query
+    if not limit.expression.name.isdigit() or int(limit.expression.name) < 1:
+        return query
+    query = query.copy()
+    query.set("limit", None)
+    query.set("order", None)
+    return query
 
 
 def _stripped(node: exp.Expr) -> tuple[exp.Expr, bool]:
