@@ -98,6 +98,8 @@ class Builder(GroupClause):
             every = self.aggregate(node, every, at)
         elif having is not None:
             raise NotUnderstood("HAVING without an aggregate")
+        else:
+            every = self.time_windows(every, at)
         parts = iter(every)
         exprs = [next(parts) for _ in exprs]
         conditions = [next(parts) for _ in conditions]

@@ -62,6 +62,8 @@ class Select:
     op: Op
     links: list[exp.Expr] = field(default_factory=list)
     """Conditions that link it to the query around it."""
+    hops: tuple[str, exp.Expr] | None = None
+    """The call of `window` that it has, and what stands for it."""
 
 
 class Names(ABC):
@@ -253,7 +255,11 @@ class Names(ABC):
             return out
         stored = self.store(Out(block, [(each, each) for each in block.cols]), "HAVING leaves groups out of it")
         names = dict(zip(block.cols, [inner for _, inner in stored.columns]))
-        base = Project(stored.op, {each: column(names[each]) for each in block.cols}, block.keys)
+        known = {inner: each for each, inner in names.items()}
+        # The key of what is stored may be texts of the groups.
+        keys = tuple(known.get(each, each) for each in stored.op.keys)
+        texts = {each: column(each) for each in stored.op.keys if each not in known}
+        base = Project(stored.op, {**{each: column(names[each]) for each in block.cols}, **texts}, keys)
 
         def above(op: Op) -> Op:
             if op is block:
@@ -261,7 +267,7 @@ class Names(ABC):
             if isinstance(op, Filter):
                 return Filter(above(op.child), op.cond)
             if isinstance(op, Project):
-                return Project(above(op.child), op.exprs, op.keys)
+                return Project(above(op.child), {**op.exprs, **texts}, keys if texts else op.keys)
             raise NotUnderstood(type(op).__name__)
 
         return Out(above(out.op), out.columns)

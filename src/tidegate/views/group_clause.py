@@ -7,12 +7,14 @@ from typing import Any
 
 from sqlglot import exp
 
+from tidegate.views import sessions
 from tidegate.views.building import NotUnderstood, Out, Select, is_resolved, null_of
 from tidegate.views.distinct import in_two
 from tidegate.views.from_clause import FromClause
 from tidegate.views.grouping import grouping_sets, set_id, with_grouping
 from tidegate.views.names import aggregates_in, is_aggregate, windows_in
-from tidegate.views.operators import Aggregate, Op, Project, Union, Window, blocking, column, names_in
+from tidegate.views.operators import Aggregate, Explode, Filter, Op, Project, Union, Window, blocking, column, names_in
+from tidegate.views.time_windows import check_time, hops, hops_in
 
 
 class GroupClause(FromClause):
@@ -28,6 +30,11 @@ class GroupClause(FromClause):
             given = [each.this.copy() for each in node.expressions if not aggregates_in(each)]
         flat, sets = grouping_sets(group, given)
         groups = [self.rest(each.copy(), at) if not is_resolved(each, at) else each for each in flat]
+        groups, every = self.time_windows(groups, at), self.time_windows(every, at)
+        if any(sessions.is_session(each) for each in groups):
+            if sets is not None:
+                raise NotUnderstood("session_window() in GROUPING SETS")
+            groups, every = self._sessions(groups, every, at)
         made: dict[str, exp.Expr] = {}
         names: list[str] = []
         for each in groups:
@@ -117,6 +124,76 @@ class GroupClause(FromClause):
 
         return [each.transform(renamed) for each in after]
 
+    def time_windows(self, exprs: list[exp.Expr], at: Select) -> list[exp.Expr]:
+        """Rows for the windows of time they lie in; expressions with those windows for the calls."""
+        calls = {one.sql(): one for each in exprs for one in hops_in(each)}
+        if not calls:
+            return exprs
+        if len(calls | ({} if at.hops is None else {at.hops[0]: None})) > 1:
+            raise NotUnderstood("two windows of time in one SELECT")
+        ((text, call),) = calls.items()
+        if at.hops is None:
+            found = hops(call)
+            time = self.fresh("time")
+            check_time(self.typer(Project(at.op, {time: found.time.copy()}, ()))[time])
+            number = None
+            if found.count > 1:
+                number, place = self.fresh("hop"), self.fresh("pos")
+                at.op = Explode(at.op, found.numbers(), place, [number], False)
+            at.op = Filter(at.op, found.condition(number))
+            at.hops = text, found.struct(number)
+        struct = at.hops[1]
+        found_exprs = []
+        for each in exprs:
+            holder = exp.Paren(this=each.copy())
+            for one in hops_in(holder):
+                one.replace(struct.copy())
+            found_exprs.append(holder.this)
+        return found_exprs
+
+    def _sessions(
+        self, groups: list[exp.Expr], every: list[exp.Expr], at: Select
+    ) -> tuple[list[exp.Expr], list[exp.Expr]]:
+        """Number the sessions of rows; what is grouped by, and what is shown, with that."""
+        (call,) = [each for each in groups if sessions.is_session(each)]
+        others = [each for each in groups if not sessions.is_session(each)]
+        gap, time = sessions.gap_of(call), self.fresh("time")
+        named = {each.name if isinstance(each, exp.Column) else self.fresh("group"): each for each in others}
+        check_time(self.typer(Project(at.op, {time: call.expressions[0].copy()}, ()))[time])
+        exprs = {**{name: column(name) for name in at.op.cols}, **named, time: sessions.micros(call.expressions[0])}
+        rows = Project(at.op, exprs, at.op.keys)
+        at.op = Filter(rows, exp.Not(this=exp.Is(this=column(time), expression=exp.null())))
+
+        def over_names(each: exp.Expr) -> exp.Expr:
+            for name, known in named.items():
+                if each == known:
+                    return column(name)
+            return each
+
+        every = [sessions.written_out(each.transform(over_names), time, gap) for each in every]
+        # The columns are stored twice on the way, and have other names after that.
+        used = {name for each in every for name in names_in(each)} & set(at.op.cols)
+        carried = list(dict.fromkeys((*named, time, *at.op.keys, *sorted(used))))
+        keys, now = at.op.keys, {each: each for each in carried}
+
+        def renamed(found: list[exp.Expr]) -> exp.Expr:
+            for old, new in zip(carried, found[1:], strict=True):
+                now[old] = new.name
+            return found[0]
+
+        begun = renamed(self.windows([sessions.begins(time, list(named), keys, gap), *map(column, carried)], at))
+        among, order = [now[each] for each in named], [now[each] for each in (time, *keys)]
+        count = sessions.number(begun, among, order)
+        count = renamed(self.windows([count, *(column(now[each]) for each in carried)], at))
+        listed = [count, *(column(now[each]) for each in carried)]
+        at.op, rename = self._stored_here(at.op, {name for each in listed for name in names_in(each)})
+        count = renamed([each.transform(rename) for each in listed])
+
+        def over_now(each: exp.Expr) -> exp.Expr:
+            return column(now[each.name]) if isinstance(each, exp.Column) and each.name in now else each
+
+        return [*(column(now[each]) for each in named), count], [each.transform(over_now) for each in every]
+
     def windowed(self, node: exp.Expr, windows: dict[str, Any], at: Select) -> exp.Expr:
         """With named windows written out."""
 
@@ -172,13 +249,14 @@ class GroupClause(FromClause):
             if computed:
                 base = {name: column(name) for name in at.op.cols}
                 at.op = Project(at.op, {**base, **computed}, at.op.keys)
-            made = {}
+            made: dict[str, exp.Expr] = {}
+            mapping: dict[str, str] = {}
             for one in todo:
                 name = self.fresh("window")
-                made[name] = one
-                names[one.sql()] = name
+                mapping[one.sql()] = names[one.sql()] = name
+                made[name] = one.copy()
+                made[name].set("partition_by", [column(each) for each in dict.fromkeys(partition)])
             at.op = Window(at.op, tuple(dict.fromkeys(partition)), made)
-            mapping = {one.sql(): name for name, one in made.items()}
             exprs = [
                 each.transform(
                     lambda x, m=mapping: column(m[x.sql()]) if isinstance(x, exp.Window) and x.sql() in m else x
