@@ -19,7 +19,8 @@ import tidegate
 from folding import folding
 from tidegate import Database, DatabaseSettings, LogSettings, Timestamp, errors
 from tidegate.database import engine as engine_module
-from tidegate.database.cut_reader import Cancel, TableAt
+from tidegate.database.cancel import Cancel
+from tidegate.database.cut_reader import TableAt
 from tidegate.snapshots.manifest import Manifest
 from tidegate.spark import query_session
 from tidegate.spark.query import answer
@@ -89,6 +90,20 @@ def test_db_query_goes_on_to_spark_and_no_text_of_a_value_is_replaced_there(spar
     found = db.query("SELECT ? AS x, hash(1) IS NOT NULL AS h", params=[text])
     assert found.engine == "spark" and found.rows() == [{"x": text, "h": True}]
     assert db.query("SELECT ? AS x", params=[text], engine="spark").rows() == [{"x": text}]
+
+
+def test_a_query_that_only_spark_can_read_is_answered_by_it_when_asked_to(spark: SparkSession, db: Database) -> None:
+    """Its tables are found by Spark's own parser; without `engine` the error says how."""
+    piped = "FROM nums |> WHERE i > 1 |> SET i = i - 1 |> SELECT i"
+    plain = db.query("SELECT i - 1 AS i FROM nums WHERE i > 1", "strong")
+    with pytest.raises(errors.InvalidArgument, match="engine='spark'"):
+        db.query(piped, "strong")
+    found = db.query(piped, "strong", engine="spark")
+    assert sorted(map(str, found.rows())) == sorted(map(str, plain.rows())) and found.engine == "spark"
+    with pytest.raises(errors.InvalidArgument, match="not a query"):
+        db.query("CREATE TEMPORARY VIEW x AS FROM nums |> SET i = 1", engine="spark")
+    with pytest.raises(errors.InvalidArgument, match="PARSE_SYNTAX_ERROR"):
+        db.query("FROM nums |> SET SET", engine="spark")
 
 
 def test_each_table_is_at_its_own_cut_under_any_name(spark: SparkSession, db: Database) -> None:

@@ -168,7 +168,7 @@ class ReadCalls(TableCalls):
     ) -> Result:
         """The answer to a query for whoever remembers with `memory`."""
         until = None if wanted.timeout_s is None else time.monotonic() + wanted.timeout_s
-        prepared = prepare(bind(sql, params))
+        prepared = self._prepare(bind(sql, params), wanted)
         may_wait = wanted.asked.level != "timestamp" and snapshot is None
         place, views = self._place(prepared, wanted, memory, snapshot, until, cancel)
         try:
@@ -187,6 +187,22 @@ class ReadCalls(TableCalls):
         if memory is not None:
             memory.read(place.at)
         return Result(rows, place.at, engine=engine, waited_ms=place.waited_ms, views=views.how)
+
+    def _prepare(self, sql: str, wanted: ReadSettings) -> Prepared:
+        """Read a query; one for Spark that only Spark can read, by Spark."""
+        try:
+            return prepare(sql)
+        except InvalidArgument as error:
+            if wanted.engine == "duckdb" or not isinstance(sql, str):
+                raise
+            if wanted.engine != "spark":
+                raise InvalidArgument(f"{error}. Should it be right, Spark reads it: engine='spark'") from error
+        from tidegate.spark.query_names import tables_named
+
+        found = [self.again(lambda: self.backend.execute("SHOW TABLES"))]
+        found.append(self.again(lambda: self.backend.execute("SHOW MATERIALIZED VIEWS")))
+        known = {each["name"] for rows in found for each in rows}
+        return Prepared(sql, tables_named(self.path, sql, known), {})
 
     def _compute(
         self,

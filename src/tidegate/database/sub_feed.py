@@ -57,6 +57,9 @@ class Unread:
 class Feed:
     """All sources of a subscription. The subscription's lock covers it."""
 
+    wait_s: Final = 1.0
+    """How long somebody waits for the bell before he looks by himself."""
+
     def __init__(
         self,
         log: Log,

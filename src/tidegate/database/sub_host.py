@@ -1,8 +1,8 @@
 """`SubscriptionHost`: one subscription in the process that owns the database: who gets which message, and what is kept.
 
-It reads the shards of its topic, feeds the machine as far as there is room, and hands messages to consumers. Its
-acknowledgements are `Acks`; they are rebuilt from its virtual channel when it is opened, and what is pending in a
-transaction that is still open goes on being pending.
+It reads the shards of its topic, or the changes of its view, feeds the machine as far as there is room, and hands
+messages to consumers. Its acknowledgements are `Acks`; they are rebuilt from its virtual channel when it is opened, and
+what is pending in a transaction that is still open goes on being pending.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.catalog.entries import Subscription, Topic
+from tidegate.catalog.views import View
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.received import Received
 from tidegate.database.sub_acks import Acks, recover
 from tidegate.database.sub_feed import Feed
 from tidegate.database.sub_source import ArrowRows, Bell
-from tidegate.errors import Closed, InUse, InvalidArgument, TidegateError
+from tidegate.database.sub_view_feed import ViewChanges
+from tidegate.errors import Closed, InUse, InvalidArgument, InvariantBroken, TidegateError
 from tidegate.runtime.journal import Journal
+from tidegate.snapshots.reader import Duck
 from tidegate.topics.message_id import MessageId
 from tidegate.topics.sub_entry import Delivered
 from tidegate.topics.subscription import Subscription as Machine
@@ -42,10 +45,18 @@ class SubscriptionHost:
     """
 
     def __init__(
-        self, engine: Engine, topic: Topic, subscription: Subscription, *, monotonic: Callable[[], float]
+        self,
+        engine: Engine,
+        followed: Topic | View,
+        subscription: Subscription,
+        *,
+        monotonic: Callable[[], float],
+        duck: Callable[[], Duck] | None = None,
     ) -> None:
-        """Rebuild it from the log."""
+        """Rebuild it from the log. With `duck` the changes of a view are read."""
+        topic = followed if isinstance(followed, Topic) else Topic(followed.id, followed.name, 1, followed.created)
         self.topic: Final = topic
+        """A view is taken for a topic with one shard."""
         self.subscription: Final = subscription
         self._engine = engine
         self._monotonic = monotonic
@@ -72,15 +83,7 @@ class SubscriptionHost:
             buffer_max=engine.settings.receive_buffer,
             unacked_max=engine.settings.receive_buffer,
         )
-        self._feed = Feed(
-            engine.log,
-            topic,
-            subscription,
-            self.machine,
-            self._bell,
-            channel_of=lambda shard: engine.channel_of(topic.id, shard),
-            transaction_ms_max=engine.settings.transaction_timeout_max_ms,
-        )
+        self._feed = self._feed_of(followed, duck)
         self._acks = Acks(self.machine, self.journal, engine.transactions, self._lock, self._bell.ring)
         self.ack = self._acks.ack
         self.ack_cumulative = self._acks.ack_cumulative
@@ -93,6 +96,30 @@ class SubscriptionHost:
             # What is still pending for one that has ended was never confirmed to it, or it was aborted.
             if not engine.transactions.take_part_again(TxnId.from_bytes16(raw), self._acks.name, self._acks):
                 self._acks.end(raw, False)
+
+    def _feed_of(self, followed: Topic | View, duck: Callable[[], Duck] | None) -> Feed | ViewChanges:
+        engine = self._engine
+        if isinstance(followed, View):
+            if duck is None:
+                raise InvariantBroken(f"{self} is on a view, and nothing to read it with was given")
+            return ViewChanges(
+                followed,
+                self.subscription,
+                self.machine,
+                metadata=engine.log.metadata,
+                store=lambda: engine.pipeline.store,  # It is not there yet when the database is being opened.
+                duck=duck,
+                barrier=lambda: engine.pipeline.ask_barrier(f"{self}"),
+            )
+        return Feed(
+            engine.log,
+            followed,
+            self.subscription,
+            self.machine,
+            self._bell,
+            channel_of=lambda shard: engine.channel_of(followed.id, shard),
+            transaction_ms_max=engine.settings.transaction_timeout_max_ms,
+        )
 
     # -- consumers ---------------------------------------------------------------------------------------------------
 
@@ -149,7 +176,7 @@ class SubscriptionHost:
                 if left <= 0:
                     return []
                 self._feed.ask()
-                self._bell.wait(heard, min(left, due_s))
+                self._bell.wait(heard, min(left, due_s, self._feed.wait_s))
 
     def _take(self, consumer: str, max_messages: int) -> tuple[list[Received], float]:
         """What there is now, and for how long to wait for more at most."""

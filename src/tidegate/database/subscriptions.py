@@ -10,22 +10,35 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from threading import RLock
+from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 
-from tidegate.catalog.entries import Change, Kind, Start, Subscription, SubscriptionDropped, TopicDropped
+from tidegate.catalog.entries import (
+    Change,
+    Kind,
+    Start,
+    Subscription,
+    SubscriptionDropped,
+    TableDropped,
+    TopicDropped,
+    ViewDropped,
+)
 from tidegate.database.sub_dead_letters import move_dead_letters
 from tidegate.database.sub_feed import pin_name
 from tidegate.database.sub_host import SubscriptionHost
+from tidegate.database.sub_view_feed import PREFIX as PLACES
+from tidegate.database.sub_view_feed import place_key
 from tidegate.errors import Closed, InvalidArgument, LeaseLost, NotFound, StorageFailed, TidegateError
 from tidegate.runtime.journal import Journal
 from tidegate.runtime.steps import run
+from tidegate.snapshots.reader import Duck
 
 if TYPE_CHECKING:
     from tidegate.database.engine import Engine
 
 _logger = logging.getLogger("tidegate.subscriptions")
 _PREFIX = "subscription/"
+_MEMORY = "512MB"
 
 
 class Subscriptions:
@@ -40,6 +53,9 @@ class Subscriptions:
         """By virtual channel."""
         self._consumers: dict[str, SubscriptionHost] = {}
         self._is_closed = False
+        self._duck_lock = Lock()
+        self._duck: Duck | None = None
+        """Reads the changes of views, once somebody wants some."""
         engine.on_catalog.append(self._catalog_changed)
         engine.on_client_gone.append(self._client_gone)
         known = {each.vchannel: each for each in engine.catalog.subscriptions()}
@@ -65,6 +81,7 @@ class Subscriptions:
     ) -> str:
         """Connect a consumer to a subscription, which is created if it does not exist; the consumer's id.
 
+        `topic` may be a view: then the messages are its changes.
         Raises: `NotFound` for an unknown topic; `InvalidArgument` when it exists and differs from what is asked for;
         `InUse` when it is exclusive and has a consumer.
         """
@@ -128,15 +145,21 @@ class Subscriptions:
     def _open(self, subscription: Subscription) -> SubscriptionHost:
         if self._is_closed:
             raise Closed(f"the database at {self._engine.path} was closed; open it again")
-        topic = self._engine.catalog.topic(subscription.topic)
+        of = self._engine.catalog.followed(subscription.topic)
         try:
-            host = SubscriptionHost(self._engine, topic, subscription, monotonic=self._monotonic)
+            host = SubscriptionHost(self._engine, of, subscription, monotonic=self._monotonic, duck=self._the_duck)
         except OSError as error:
             raise StorageFailed(
-                f"subscription {subscription.name!r} on {topic.name!r} could not be read back: {error}; check the disk"
+                f"subscription {subscription.name!r} on {of.name!r} could not be read back: {error}; check the disk"
             ) from error
         self._hosts[subscription.vchannel] = host
         return host
+
+    def _the_duck(self) -> Duck:
+        with self._duck_lock:
+            if self._duck is None:
+                self._duck = Duck(self._engine.pipeline.store.root / "spill", threads=1, memory_limit=_MEMORY)
+            return self._duck
 
     # -- what happens elsewhere --------------------------------------------------------------------------------------
 
@@ -146,6 +169,11 @@ class Subscriptions:
                 self._dropped((dropped,))
             case TopicDropped(_, subscriptions):
                 self._dropped(subscriptions)
+            case ViewDropped(views) | TableDropped(views=views) if views:
+                ids = {each.id for each in views}
+                with self._lock:
+                    hosts = list(self._hosts.values())
+                self._dropped(tuple(each.subscription for each in hosts if each.subscription.topic_id in ids))
 
     def _dropped(self, subscriptions: tuple[Subscription, ...]) -> None:
         for each in subscriptions:
@@ -161,6 +189,10 @@ class Subscriptions:
         """Let go of the log that was kept for subscriptions that are gone, also if a crash came in between."""
         kept = {pin_name(each) for each in known.values()}
         log = self._engine.log
+        places = {place_key(each) for each in known.values()}
+        for key, value in log.metadata.list(PLACES).items():
+            if key not in places:
+                log.metadata.compare_and_set(key, None, expected=value.version)
         for channel in self._engine.channels:
             for name in log.pins(channel):
                 kind, _, rest = name.partition(" ")
@@ -202,6 +234,9 @@ class Subscriptions:
             hosts, self._hosts, self._consumers = list(self._hosts.values()), {}, {}
         for host in hosts:
             host.close()
+        with self._duck_lock:
+            if self._duck is not None:
+                self._duck.close()
 
 
 def _check_same(there: Subscription, **asked: Any) -> None:

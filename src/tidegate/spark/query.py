@@ -18,7 +18,7 @@ from tidegate.database.cancel import Cancel
 from tidegate.database.cut_reader import TableAt, shown
 from tidegate.database.tails import TailTooLong
 from tidegate.errors import Closed, InvalidArgument, StorageFailed, TidegateError, WaitTimeout
-from tidegate.spark.query_pruning import Wanted, parse_query, wanted_of
+from tidegate.spark.query_pruning import NotRead, Wanted, parse_query, wanted_of
 from tidegate.spark.query_session import session_for
 from tidegate.spark.table_cut import CUT, TableCut, opened_store
 from tidegate.spark.table_rows import keeping, row_fields
@@ -42,7 +42,10 @@ def answer(
     Raises: `InvalidArgument` for what Spark refuses or fails to compute, with its error class; `WaitTimeout`;
     `TailTooLong`; `Truncated`, `SnapshotDamaged`; `JavaMissing`.
     """
-    tree = parse_query(sql)
+    try:
+        tree = parse_query(sql)
+    except NotRead:
+        tree = None  # Whoever asked has had Spark read it.
     cancel = cancel or Cancel()
     timer = None if timeout_s is None else Timer(timeout_s, cancel.set)
     with ExitStack() as stack:
@@ -60,7 +63,8 @@ def answer(
         try:
             with _job(session, sql, cancel), _quiet:
                 names = {name: each.names for name, each in tables.items()}
-                return _computed(session, sql, cuts, wanted_of(tree, cuts), names)
+                wanted = {name: Wanted(each) for name, each in names.items()} if tree is None else wanted_of(tree, cuts)
+                return _computed(session, sql, cuts, wanted, names)
         except TidegateError:
             raise
         except Exception as error:

@@ -29,12 +29,16 @@ class Wanted(NamedTuple):
     """A condition in Spark SQL that every row which is needed fulfils."""
 
 
+class NotRead(InvalidArgument):
+    """A query that sqlglot does not read."""
+
+
 def parse_query(sql: str) -> exp.Expr:
-    """Raises: `InvalidArgument` when it is no query: nothing else is run on Spark."""
+    """Raises: `InvalidArgument` when it is no query: nothing else is run on Spark; `NotRead` when that is not known."""
     try:
         tree = sqlglot.parse_one(sql, read=DIALECT)
     except SqlglotError as error:
-        raise InvalidArgument(f"{shown(sql)} is not understood: {error}") from error
+        raise NotRead(f"{shown(sql)} is not understood: {error}") from error
     if not isinstance(tree, exp.Query) or tree.find(exp.Into):
         raise InvalidArgument(f"{shown(sql)} is not a query; run statements with `sql`")
     return tree
