@@ -218,7 +218,8 @@ class Names(ABC):
         stored = dict(zip(visible, shown)) if is_view else {each: each for each in visible}
         for number, each in enumerate(hidden):
             stored[each] = f"_k{number}" if is_view else each
-        return Node(name, op, stored, tuple(stored[each] for each in op.keys), len(visible), "linear", why)
+        key = tuple(stored[each] for each in op.keys)
+        return Node(name, op, stored, key, len(visible), "linear", "", apart=why)
 
     def _shown_once(self, op: Op, visible: Sequence[str]) -> tuple[Op, list[str]]:
         """With another name for each column that is shown twice; the names that are shown then."""

@@ -321,6 +321,8 @@ class Node:
     """Of the stored columns."""
     inputs: frozenset[str] = frozenset()
     """What a node that is not understood reads."""
+    apart: str = ""
+    """Why it is stored by itself; empty for the view."""
 
     @property
     def reads(self) -> set[str]:

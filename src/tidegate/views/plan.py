@@ -59,7 +59,8 @@ def plan(
     try:
         nodes = _nodes(sql, sources, types, name, columns)
     except NotUnderstood as error:
-        nodes = [_unknown(name, sql, columns, [type for _, type in shown], f"{error.what} is not understood", sources)]
+        why = f"no rule covers {error.what}: it is computed anew"
+        nodes = [_unknown(name, sql, columns, [type for _, type in shown], why, sources)]
     for each in nodes:
         each.types = dict(types.of_node(each))
     inputs = {each.relation for node in nodes for each in _scans(node)} - {each.name for each in nodes}

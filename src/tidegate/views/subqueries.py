@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlglot import exp
 
+from tidegate.tables.spark_sql import DIALECT, shorten
 from tidegate.views.building import Env, Names, NotUnderstood, Out, Select
 from tidegate.views.distinct import in_two
 from tidegate.views.names import aggregates_in, function_name, subqueries_in
@@ -52,7 +53,7 @@ class Subqueries:
                 case exp.In() if in_filter and not _is_negated(each):
                     new = self._mark(_query_of(each), each.this)
                 case _:
-                    raise NotUnderstood(f"the subquery in {node.sql()[:60]}")
+                    raise NotUnderstood(f"{_said(each)} where NULL is another answer than no")
             if each is node:
                 return new
             each.replace(new)
@@ -232,7 +233,7 @@ class Subqueries:
         for each in links:
             bare = each.this if isinstance(each, exp.Paren) else each
             if not isinstance(bare, exp.EQ):
-                raise NotUnderstood(f"a subquery that is linked by {each.sql()[:60]}")
+                raise NotUnderstood(f"a subquery that is linked by {_said(each)}, and not by equality")
             one, other = bare.this, bare.expression
             if names_in(one) <= mine and not names_in(other) & mine:
                 inner.append(one.copy())
@@ -241,8 +242,13 @@ class Subqueries:
                 inner.append(other.copy())
                 outer.append(one.copy())
             else:
-                raise NotUnderstood(f"a subquery that is linked by {each.sql()[:60]}")
+                raise NotUnderstood(f"a subquery that is linked by {_said(each)}, and not by equality")
         return inner, outer
+
+
+def _said(node: exp.Expr) -> str:
+    """An expression as a reason names it."""
+    return shorten(node.sql(DIALECT).replace("`", ""))
 
 
 def _uncut(query: exp.Expr) -> exp.Expr:
