@@ -69,10 +69,15 @@ def sql(
       ALTER TABLE name ADD COLUMN column TYPE
       ALTER TABLE name DROP COLUMN column
       ALTER TABLE name RENAME COLUMN column TO column
-      DROP TABLE [IF EXISTS] name
+      DROP TABLE [IF EXISTS] name [CASCADE]
       DESCRIBE name
       SHOW TABLES
       SHOW CREATE TABLE name
+      CREATE MATERIALIZED VIEW [IF NOT EXISTS] name AS SELECT ...
+      DROP MATERIALIZED VIEW [IF EXISTS] name [CASCADE]
+      ALTER MATERIALIZED VIEW name RESUME
+      EXPLAIN MATERIALIZED VIEW name
+      SHOW MATERIALIZED VIEWS
       INSERT INTO name [(column, ...)] VALUES (...), ... [ON CONFLICT DO NOTHING]
       INSERT INTO name SELECT ...
       UPDATE name SET column = expression, ... [WHERE condition]

@@ -149,7 +149,7 @@ class TestCommands:
         (table,), (topic,) = run(session, "\\d accounts"), run(session, "\\d `audit`")
         assert table.rows is not None and [row[0] for row in table.rows.rows] == ["id", "owner"]
         assert topic.rows is not None and topic.rows.rows[0][0] == "audit"
-        with pytest.raises(NotFound, match="no table or topic 'acount'; did you mean 'accounts'"):
+        with pytest.raises(NotFound, match="no table, view or topic 'acount'; did you mean 'accounts'"):
             run(session, "\\d acount")
 
     def test_c_says_where_the_database_is_open(self, db: Database, session: Session) -> None:

@@ -16,7 +16,7 @@ _FRESH_S: Final = 3.0
 
 
 class CatalogNames:
-    """Tables, topics and columns. Errors are no names: whoever runs the statement hears of them."""
+    """Tables with views, topics and columns. Errors are no names: whoever runs the statement hears of them."""
 
     def __init__(self, database: Callable[[], Database | None]) -> None:
         """`database` gives None until it is open."""
@@ -24,7 +24,7 @@ class CatalogNames:
         self._known: dict[str, tuple[float, list[str]]] = {}
 
     def tables(self) -> Sequence[str]:
-        return self._ask("SHOW TABLES", "name")
+        return [*self._ask("SHOW TABLES", "name"), *self._ask("SHOW MATERIALIZED VIEWS", "name")]
 
     def topics(self) -> Sequence[str]:
         return self._ask("SHOW TOPICS", "name")

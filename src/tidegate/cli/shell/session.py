@@ -332,7 +332,7 @@ class Session:
         if not kinds:
             from tidegate.catalog.names import near
 
-            raise NotFound(f"there is no table or topic {name!r}{near(name, [each['name'] for each in found])}")
+            raise NotFound(f"there is no table, view or topic {name!r}{near(name, [each['name'] for each in found])}")
         quoted = "`" + name.replace("`", "``") + "`"
         for kind in kinds:
             sql = f"DESCRIBE {'TOPIC ' if kind == 'topic' else ''}{quoted}"
@@ -389,7 +389,11 @@ def _listed(db: Database) -> list[dict[str, Any]]:
         {"name": each["name"], "kind": "topic", "columns": None, "key": None, "shards": each["shards"]}
         for each in asking.run(db, "SHOW TOPICS")
     ]
-    return sorted(tables + topics, key=lambda each: (str(each["name"]), str(each["kind"])))
+    views = [
+        {"name": each["name"], "kind": "view", "columns": each["columns"], "key": None, "shards": None}
+        for each in asking.run(db, "SHOW MATERIALIZED VIEWS")
+    ]
+    return sorted(tables + topics + views, key=lambda each: (str(each["name"]), str(each["kind"])))
 
 
 def _parse(text: str) -> AnyStatement:
