@@ -32,6 +32,7 @@ from tidegate.catalog.lookup import Lookup
 from tidegate.catalog.names import check_name, check_shards, count
 from tidegate.catalog.table_fold import TABLES_MAX, TableFold
 from tidegate.catalog.view_fold import VIEWS_MAX, ViewFold, refuse_change
+from tidegate.catalog.views import View
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import InvalidArgument, InvariantBroken, LimitExceeded
 from tidegate.tables.definition import COLUMNS_MAX, ColumnChange, ColumnDef, NodeDef
@@ -46,8 +47,8 @@ class Catalog(Lookup):
     """Topics, subscriptions, tables and views by name.
 
     Invariants: ids rise and are never reused; no two topics, tables or views have the same name; every subscription's
-    topic and dead-letter topic exist; so does all that a view reads, with the columns it uses; the same records in the
-    same order give the same catalog.
+    topic, or view, and dead-letter topic exist; so does all that a view reads, with the columns it uses; the same
+    records in the same order give the same catalog.
     """
 
     def __init__(
@@ -125,9 +126,10 @@ class Catalog(Lookup):
     ) -> bytes | None:
         """The record that creates a subscription; None when it exists and that is fine.
 
+        It may be on a view: then it is of the view's changes.
         Raises: `NotFound` for an unknown topic, `InvalidArgument` for anything else that is wrong, `LimitExceeded`.
         """
-        of = self.topic(topic)
+        of = self.followed(topic)
         check_name("subscription", name)
         about = f"subscription {name!r} on {topic!r}"
         if kind not in get_args(Kind):
@@ -314,7 +316,7 @@ class Catalog(Lookup):
             case "create_view":
                 change = self._create_view(facts, timestamp)
             case "drop_view":
-                change = self._views.drop(facts, timestamp)
+                change = self._drop_view(facts, timestamp)
             case "resume_view":
                 change = self._views.resume(facts, timestamp)
             case _:
@@ -344,7 +346,10 @@ class Catalog(Lookup):
         if table is None or table.id != facts["id"]:
             return None
         views = self._views.drop_dependants(table.id, facts.get("views", ()), timestamp)
-        return None if views is None else TableDropped(self._tables.drop(table, timestamp), views)
+        if views is None:
+            return None
+        self._end_subscriptions(views)
+        return TableDropped(self._tables.drop(table, timestamp), views)
 
     def _create_view(self, facts: dict[str, Any], timestamp: Timestamp) -> Change | None:
         if self._is_taken(facts["name"]):
@@ -353,6 +358,17 @@ class Catalog(Lookup):
         if created is not None:
             self._next_id += len(created.view.nodes)
         return created
+
+    def _drop_view(self, facts: dict[str, Any], timestamp: Timestamp) -> Change | None:
+        dropped = self._views.drop(facts, timestamp)
+        if dropped is not None:
+            self._end_subscriptions(dropped.views)
+        return dropped
+
+    def _end_subscriptions(self, views: Sequence[View]) -> None:
+        """Those on views that are gone end with them."""
+        ids = {each.id for each in views}
+        self._subscriptions = {key: each for key, each in self._subscriptions.items() if each.topic_id not in ids}
 
     def _is_unused(self, table: Table, after: tuple[Column, ...]) -> bool:
         return self._views.first_use(table, after) is None
@@ -371,7 +387,7 @@ class Catalog(Lookup):
         return TopicDropped(topic, dropped)
 
     def _create_subscription(self, facts: dict[str, Any], timestamp: Timestamp) -> Change | None:
-        topic = self._topics.get(facts["topic"])
+        topic = self._topics.get(facts["topic"]) or self._views.get(facts["topic"])
         dead_letters = facts["dead_letter_topic"]
         if topic is None or topic.id != facts["topic_id"] or (topic.name, facts["name"]) in self._subscriptions:
             return None

@@ -44,7 +44,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A named reader of a topic."""
+    """A named reader of a topic, or of a view's changes: then `topic_id` and `topic` are the view's."""
 
     topic_id: int
     topic: str

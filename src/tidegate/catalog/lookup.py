@@ -30,13 +30,19 @@ class Lookup:
             raise NotFound(f"there is no topic {name!r}{near(name, self._topics)}")
         return topic
 
+    def followed(self, name: str) -> Topic | View:
+        """What a subscription may be on: a topic, or a view, whose changes it gives. Raises: as `topic`."""
+        view = self._views.get(name)
+        return self.topic(name) if view is None else view
+
     def subscription(self, topic: str, name: str) -> Subscription:
         """Raises: `NotFound`, with names that come near."""
-        self.topic(topic)
+        of = self.followed(topic)
         found = self._subscriptions.get((topic, name))
         if found is None:
             names = [each.name for each in self.subscriptions(topic)]
-            raise NotFound(f"topic {topic!r} has no subscription {name!r}{near(name, names)}")
+            what = "view" if isinstance(of, View) else "topic"
+            raise NotFound(f"{what} {topic!r} has no subscription {name!r}{near(name, names)}")
         return found
 
     def topics(self) -> tuple[Topic, ...]:
@@ -44,9 +50,9 @@ class Lookup:
         return tuple(topic for _, topic in sorted(self._topics.items()))
 
     def subscriptions(self, topic: str | None = None) -> tuple[Subscription, ...]:
-        """All of them or those of one topic, by topic and name. Raises: `NotFound` for an unknown topic."""
+        """All of them or those of one topic or view, by its name and theirs. Raises: `NotFound` for an unknown one."""
         if topic is not None:
-            self.topic(topic)
+            self.followed(topic)
         return tuple(each for _, each in sorted(self._subscriptions.items()) if topic in (None, each.topic))
 
     def table(self, name: str) -> Table:
