@@ -248,7 +248,8 @@ class Pipeline(PipelineState):
                 self._machines.pause()
             self._watch()
             self._tell_catalog(self._machines)
-            self._is_dirty = was_written_since(self._engine, self._machines.epochs.newest) or self._has_to_fill()
+            self._is_dirty = was_written_since(self._engine, self._machines.epochs.newest)
+            self._go_on_filling()
 
     def _claim(self, term: int) -> Pointer:
         """Put this owner's term into the pointer: from here on no older owner can commit."""
@@ -375,7 +376,7 @@ class Pipeline(PipelineState):
             least, most = _BACK_OFF_S
             self._spawn_at = time.monotonic() + min(least * 2**self._failures, most)
             said, self._said, self.ui, self.fills = self._said, "", None, []
-            self._is_dirty = self._is_dirty or self._has_to_fill()
+            self._go_on_filling()
             self._fail(f"the worker: {said or why}")
 
     @property

@@ -89,18 +89,21 @@ class PipelineState(ABC):
         if "fills" in message:
             self.fills = message["fills"]
         if "barrier" in message:
-            with self._changed:
-                self._is_dirty = True
-                if self._machines is not None and not self._stop.is_set():
-                    self._machines.clock.ask(now_ms(), str(message["barrier"]), waits=False)
-                self._changed.notify_all()
+            self._want_barrier(str(message["barrier"]))
 
-    def _has_to_fill(self) -> bool:
-        """Whether a view waits for being filled, so that a worker is wanted though nothing was written."""
-        try:
-            return any(each.state == "filling" for each in self.store.manifest(self._pointer).views.values())
-        except TidegateError:  # Damaged: that is told elsewhere.
-            return False
+    def _want_barrier(self, why: str) -> None:
+        """Have a barrier taken now, though nothing was written; nobody waits for it."""
+        with self._changed:
+            self._is_dirty = True
+            if self._machines is not None and not self._stop.is_set():
+                self._machines.clock.ask(now_ms(), why, waits=False)
+            self._changed.notify_all()
+
+    def _go_on_filling(self) -> None:
+        """A view that was being filled needs a worker and a batch."""
+        with suppress(TidegateError):  # Damaged: that is told elsewhere.
+            if any(each.state == "filling" for each in self.store.manifest(self._pointer).views.values()):
+                self._want_barrier("a view is to be filled")
 
     def wait_for(self, timestamp: Timestamp, timeout_s: float) -> bool:
         """Wait until the service time has reached a Timestamp, without asking for a barrier."""

@@ -24,10 +24,10 @@ from tidegate.errors import InvariantBroken, TidegateError
 from tidegate.pipeline.catalog_file import read_catalog
 from tidegate.pipeline.view_fill import Fills, Say
 from tidegate.pipeline.view_outcome import Batch, Outcome
-from tidegate.pipeline.view_relations import relations
+from tidegate.pipeline.view_relations import relations, with_types
 from tidegate.pipeline.view_run import Run
 from tidegate.pipeline.view_tables import Spark, prepared
-from tidegate.reads.translate import NeedsSpark, Translated
+from tidegate.reads.translate import NeedsSpark, Translated, translate
 from tidegate.snapshots.reader import Duck
 from tidegate.snapshots.store import SnapshotStore
 from tidegate.views.define import planned, signature
@@ -56,6 +56,7 @@ class ViewStage:
         self._spark = None if spark is None else _one_at_a_time(spark)
         self._duck = Duck(store.root / "spill", threads=threads, memory_limit=MEMORY)
         prepared(self._duck)
+        self._translator = translate if spark is None else with_types(spark.types)
         self._fills = Fills(store, self._spark, say)
         self._plans: dict[int, tuple[Plan, str] | Exception] = {}
         """With their signatures; or why there is none."""
@@ -121,7 +122,7 @@ class ViewStage:
         for view in views:
             if view.id not in self._plans:
                 try:
-                    plan = planned(view.sql, view.columns, relations(catalog, view), view.name)
+                    plan = planned(view.sql, view.columns, relations(catalog, view), view.name, self._translator)
                     self._plans[view.id] = plan, signature(plan)
                 except (TidegateError, NeedsSpark) as error:
                     self._plans[view.id] = error
@@ -140,10 +141,18 @@ def with_views(
 
 def _one_at_a_time(spark: Spark) -> Spark:
     """Statements name relations that all of a session share."""
-    lock = Lock()
+    return _Serial(spark)
 
-    def answer(sql: str, schemas: Mapping[str, pa.Schema], rows_of: Any) -> pa.Table:
-        with lock:
-            return spark(sql, schemas, rows_of)
 
-    return answer
+class _Serial:
+    def __init__(self, spark: Spark) -> None:
+        self._spark = spark
+        self._lock = Lock()
+
+    def __call__(self, sql: str, schemas: Mapping[str, pa.Schema], rows_of: Any) -> pa.Table:
+        with self._lock:
+            return self._spark(sql, schemas, rows_of)
+
+    def types(self, sql: str, schemas: Mapping[str, pa.Schema]) -> Translated:
+        with self._lock:
+            return self._spark.types(sql, schemas)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 import duckdb
 import pyarrow as pa
@@ -26,8 +26,23 @@ from tidegate.views.write import W
 
 _NAMED: Final = re.compile(r"`((?:[^`]|``)+)@([bdsa])`")
 _STEP: Final = re.compile(r"`(#\d+)`")
-Spark = Callable[[str, Mapping[str, pa.Schema], Callable[[str], pa.Table]], pa.Table]
-"""Answers a statement on Spark: its text, the relations there are, and how to get the rows of one."""
+_STEP_IN_DUCKDB: Final = re.compile(r"""'(?:[^']|'')*'|["](#\d+)["]""")
+LAYERS_MAX: Final = 500_000
+"""Layers with more rows than this, together, are merged by each statement that reads them."""
+KEPT_MAX: Final = 20_000
+"""A step that gives more rows than this is computed again where another node has the same."""
+
+
+class Spark(Protocol):
+    """Statements on Spark."""
+
+    def __call__(self, sql: str, schemas: Mapping[str, pa.Schema], rows_of: Callable[[str], pa.Table]) -> pa.Table:
+        """The answer to a statement over relations, whose rows `rows_of` gives."""
+        ...
+
+    def types(self, sql: str, schemas: Mapping[str, pa.Schema]) -> Translated:
+        """What columns it has."""
+        ...
 
 
 @dataclass(slots=True)
@@ -61,6 +76,14 @@ class Stored:
         return [each.name for each in self.schema.key_columns]
 
 
+class _Step(NamedTuple):
+    """What a statement gave."""
+
+    called: str
+    schema: pa.Schema
+    rows: int
+
+
 class ViewTables:
     """One batch. Used by one thread."""
 
@@ -78,7 +101,13 @@ class ViewTables:
         self._spark = spark
         self.stored: dict[str, Stored] = {}
         self.schemas: dict[str, pa.Schema] = {}
-        self._temporary: list[str] = []
+        self._steps: dict[str, _Step] = {}
+        """Of the node that is computed, by the names that its statements have for them."""
+        self._kept: dict[str, _Step] = {}
+        """Of all nodes, by what they mean: views that join the same compute it once."""
+        self._dropped: list[str] = []
+        """Relations that are too large to be kept for others."""
+        self._count = 0
         self._readers: list[pa.RecordBatchReader] = []
         self.by_spark = 0
         """Statements that Spark has answered."""
@@ -87,6 +116,8 @@ class ViewTables:
 
     def add(self, name: str, stored: Stored) -> None:
         """Make a table or a node known."""
+        if name in self.stored:
+            self._kept.clear()  # They may be of what it was.
         self.stored[name] = stored
         schema = self._schema(stored)
         for version in "bsa":
@@ -127,13 +158,10 @@ class ViewTables:
         stored.made.add(version)
         relation = quoted(f"{name}@{version}")
         if version == "b" or not stored.is_changed:
-            sql = self._merged(stored, stored.before)
+            sql = self._before(name, stored)
         elif version == "s":
             self._make(name, "d")
-            self._make(name, "b")
-            sql = f"SELECT x.* FROM {quoted(name + '@b')} AS x"
-            if stored.key:
-                sql += f" ANTI JOIN {quoted(name + '@k')} AS k ON {self._same(stored, 'x', 'k')}"
+            sql = self._unchanged(name, stored)
         elif version == "a":
             self._make(name, "s")
             columns = ", ".join(map(quoted, self.schemas[f"{name}@a"].names))
@@ -165,8 +193,59 @@ class ViewTables:
         columns = ", ".join(map(quoted, self.schemas[f"{name}@a"].names))
         sql = f"SELECT {columns}, 1::INTEGER AS {W} FROM ({new})"
         if stored.key and stored.before:
-            sql += f" UNION ALL SELECT {columns}, -1::INTEGER FROM ({self._merged(stored, stored.before, keys)})"
+            sql += f" UNION ALL SELECT {columns}, -1::INTEGER FROM ({self._before(name, stored, keys)})"
         stored.changes = self._create(f"{name}@d", sql)
+
+    # Small layers are merged once for all statements of the batch, as `t@l`: then a row of the base is looked up in one
+    # relation, instead of in what each statement makes of the files anew.
+
+    def _has_layers(self, name: str, stored: Stored) -> bool:
+        """Whether `t@l` is there; made if it is worth it."""
+        layers = [each for each in stored.before if not each.is_base]
+        if not stored.key or not layers or sum(each.rows for each in layers) > LAYERS_MAX:
+            return False
+        if "l" not in stored.made:
+            stored.made.add("l")
+            columns = [*stored.names, OP]
+            root = stored.root or self._root
+            newest = merge_sql(stored.table, stored.schema, layers, root, columns=columns, deletes=True)
+            self._create(f"{name}@l", newest)
+        return True
+
+    def _before(self, name: str, stored: Stored, keys: str | None = None) -> str:
+        """The rows before; with `keys` only theirs."""
+        if not self._has_layers(name, stored):
+            return self._merged(stored, stored.before, keys)
+        columns = ", ".join(map(quoted, stored.names))
+        layers = quoted(name + "@l")
+        only = "" if keys is None else f" SEMI JOIN {keys} AS y ON {self._same(stored, 'x', 'y')}"
+        base = self._merged(stored, [each for each in stored.before if each.is_base], keys)
+        return (
+            f"SELECT {columns} FROM ({base}) AS x ANTI JOIN {layers} AS l ON {self._same(stored, 'x', 'l')}"
+            f" UNION ALL SELECT {columns} FROM {layers} AS x{only} WHERE {quoted(OP)} = 1"
+        )
+
+    def _unchanged(self, name: str, stored: Stored) -> str:
+        """The rows before whose keys are not among those that changed."""
+        if not stored.key:
+            self._make(name, "b")
+            return f"SELECT * FROM {quoted(name + '@b')}"
+        columns, changed = ", ".join(map(quoted, stored.names)), quoted(name + "@k")
+        if stored.is_computed and "k" not in stored.made:
+            stored.made.add("k")
+            by = ", ".join(map(quoted, stored.key))
+            self._create(f"{name}@k", f"SELECT DISTINCT {by} FROM {quoted(name + '@d')}")
+        other = f"ANTI JOIN {changed} AS k ON {self._same(stored, 'x', 'k')}"
+        if not self._has_layers(name, stored):
+            return f"SELECT {columns} FROM ({self._merged(stored, stored.before)}) AS x {other}"
+        layers, both = quoted(name + "@l"), quoted(name + "@lk")
+        keys = ", ".join(map(quoted, stored.key))
+        self._create(f"{name}@lk", f"SELECT {keys} FROM {layers} UNION SELECT {keys} FROM {changed}")
+        base = self._merged(stored, [each for each in stored.before if each.is_base])
+        return (
+            f"SELECT {columns} FROM ({base}) AS x ANTI JOIN {both} AS k ON {self._same(stored, 'x', 'k')}"
+            f" UNION ALL SELECT {columns} FROM {layers} AS x {other} WHERE {quoted(OP)} = 1"
+        )
 
     def _merged(self, stored: Stored, files: Sequence[FileEntry], keys: str | None = None) -> str:
         root = stored.root or self._root
@@ -191,21 +270,41 @@ class ViewTables:
 
     def compute(self, name: str, sql: str) -> int:
         """Keep what a statement gives, under a name, until `forget`; how many rows that is."""
+        meaning = _STEP.sub(lambda found: f"`{self._steps[found[1]].called}`", sql)
+        step = self._kept.get(meaning)
+        if step is None:
+            step = self._computed(sql)
+            if step.rows <= KEPT_MAX:
+                self._kept[meaning] = step
+            else:
+                self._dropped.append(step.called)
+        self._steps[name] = step
+        self.schemas[name] = step.schema
+        return step.rows
+
+    def _computed(self, sql: str) -> _Step:
         self._prepare(sql)
-        self._temporary.append(name)
+        self._count += 1
+        called = f"step {self._count}"
         found = self.translation(sql)
         if found is not None:
             try:
-                rows = self._create(name, _typed(found))
+                rows = self._create(called, self._resolved(_typed(found)))
             except duckdb.Error as error:
                 self._must_be_for_spark(error)
             else:
-                self.schemas[name] = pa.schema(list(zip(found.names, found.types)))
-                return rows
+                return _Step(called, pa.schema(list(zip(found.names, found.types))), rows)
         answer = self.on_spark(sql)
-        self._cursor.register(name, answer)
-        self.schemas[name] = answer.schema
-        return int(answer.num_rows)
+        self._cursor.register(called, answer)
+        return _Step(called, answer.schema, int(answer.num_rows))
+
+    def _resolved(self, sql: str) -> str:
+        """A statement of DuckDB with the relations that steps are kept in."""
+
+        def relation(found: re.Match[str]) -> str:
+            return quoted(self._steps[found[1]].called) if found[1] else found[0]
+
+        return _STEP_IN_DUCKDB.sub(relation, sql)
 
     def _must_be_for_spark(self, error: duckdb.Error) -> None:
         """Raises it unless it says that only Spark can answer, and there is one."""
@@ -219,7 +318,7 @@ class ViewTables:
         if found is None:
             yield from self.on_spark(sql).to_batches()
         else:
-            yield from self._reader(_typed(found), batch_rows)
+            yield from self._reader(self._resolved(_typed(found)), batch_rows)
 
     def _reader(self, sql: str, batch_rows: int) -> pa.RecordBatchReader:
         reader = self._cursor.sql(sql).to_arrow_reader(batch_rows)
@@ -255,7 +354,8 @@ class ViewTables:
         self.by_spark += 1
 
         def rows_of(name: str) -> pa.Table:
-            return self._cursor.sql(f"SELECT * FROM {quoted(name)}").to_arrow_table()
+            called = self._steps[name].called if name in self._steps else name
+            return self._cursor.sql(f"SELECT * FROM {quoted(called)}").to_arrow_table()
 
         return self._spark(sql, self.schemas, rows_of)
 
@@ -270,18 +370,13 @@ class ViewTables:
             stored.is_computed = False
             stored.made.discard("d")
             return 0
-        from_ = quoted(computed)
-        new = f"SELECT {columns} FROM {from_} WHERE {W} = 1"
-        old = f"SELECT {columns} FROM {from_} WHERE {W} = -1"
+        from_ = quoted(self._steps[computed].called)
+        # Keys are unique on each side, so what is the same before and after has the sum 0.
         stored.changes = self._create(
             f"{name}@d",
-            f"SELECT {columns}, 1::INTEGER AS {W} FROM ({new} EXCEPT ALL {old})"
-            f" UNION ALL SELECT {columns}, -1::INTEGER AS {W} FROM ({old} EXCEPT ALL {new})",
+            f"SELECT {columns}, sign(sum({W}))::INTEGER AS {W} FROM {from_} GROUP BY {columns} HAVING sum({W}) <> 0",
         )
-        keys = ", ".join(map(quoted, stored.key))
-        self._cursor.execute(
-            f"CREATE OR REPLACE TEMP TABLE {quoted(name + '@k')} AS SELECT DISTINCT {keys} FROM {quoted(name + '@d')}"
-        )
+        stored.made.discard("k")
         if not stored.changes:
             stored.is_computed = False
             stored.made.discard("d")
@@ -311,11 +406,13 @@ class ViewTables:
         for reader in self._readers:
             reader.close()  # One that was not read to its end would keep the cursor.
         self._readers.clear()
-        for name in self._temporary:
+        for name in self._steps:
             self.schemas.pop(name, None)
-            self._cursor.unregister(name)
-            self._cursor.execute(f"DROP TABLE IF EXISTS {quoted(name)}")
-        self._temporary.clear()
+        self._steps.clear()
+        for called in self._dropped:
+            self._cursor.unregister(called)
+            self._cursor.execute(f"DROP TABLE IF EXISTS {quoted(called)}")
+        self._dropped.clear()
 
     def _create(self, name: str, sql: str) -> int:
         found = self._cursor.execute(f"CREATE OR REPLACE TEMP TABLE {quoted(name)} AS {sql}").fetchone()

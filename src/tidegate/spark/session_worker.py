@@ -19,7 +19,7 @@ from tidegate.pipeline.upkeep import Upkeep
 from tidegate.pipeline.view_stage import ViewStage, with_views
 from tidegate.spark.cuts import CutFile, Point
 from tidegate.spark.driver import Batch, Driver
-from tidegate.spark.statements import statements_on
+from tidegate.spark.statements import SparkStatements
 from tidegate.spark.worker import Orders
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class SessionWorker:
         query.mkdir(parents=True, exist_ok=True)
         self._cuts = CutFile(query / "cuts")
         self._orders = Orders(self._cuts)
-        self._stage = ViewStage(pipeline.path, pipeline.store, spark=statements_on(session), say=self._say)
+        self._stage = ViewStage(pipeline.path, pipeline.store, spark=SparkStatements(session), say=self._say)
         self._driver = Driver(
             session,
             pipeline.path,

@@ -141,7 +141,7 @@ def _run(options: argparse.Namespace, work: Path, cuts: CutFile, orders: Orders,
     from tidegate.spark.driver import Batch, Driver, read_progress
     from tidegate.spark.java import find_java
     from tidegate.spark.session import jvm_pid
-    from tidegate.spark.statements import statements_on
+    from tidegate.spark.statements import SparkStatements
 
     java = find_java(work / "spark")
     archive = find_archive(java)
@@ -151,7 +151,7 @@ def _run(options: argparse.Namespace, work: Path, cuts: CutFile, orders: Orders,
     stage = ViewStage(
         Path(options.path),
         _store(Path(options.path)),
-        spark=statements_on(session),
+        spark=SparkStatements(session),
         say=lambda facts: voice.say(**facts),
     )
 

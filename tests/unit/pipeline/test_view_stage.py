@@ -12,6 +12,7 @@ from view_rig import Shop, rows_of
 
 from tidegate import Database
 from tidegate.pipeline import view_run
+from tidegate.pipeline.view_tables import ViewTables
 
 TABLES = (
     "CREATE TABLE orders (id BIGINT PRIMARY KEY, customer BIGINT, amount BIGINT, note STRING) SHARDS 2",
@@ -266,3 +267,37 @@ def test_at_every_checkpoint_of_a_random_life_views_equal_their_queries(
         if step % 2:
             shop.db.flush()
             shop.check(*there)
+
+
+def test_a_text_that_looks_like_a_step_of_the_computation_is_a_text(shop: Shop) -> None:
+    """Steps are called `#1`, `#2`: in a query those are what it says."""
+    sql = """SELECT o.id, '"#1"' AS a, c.region FROM orders o JOIN customers c ON c.id = o.customer"""
+    shop.db.sql(f"""CREATE MATERIALIZED VIEW quoted AS {sql} WHERE note <> '"#2"'""")
+    some_rows(shop.db)
+    shop.db.flush()
+    shop.db.insert("orders", [order(1, 1, 1, '"#2"'), order(2, 1, 1, '"#1"')])
+    shop.db.flush()
+    shop.check("quoted")
+    assert any("#1" in each for each in shop.stored("quoted"))
+
+
+def test_views_that_join_the_same_compute_it_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 6: ten views over the same tables cost less than four times one."""
+    for number in range(3):
+        head = f"CREATE MATERIALIZED VIEW v{number} AS SELECT o.id, o.amount + {number} AS n, c.region"
+        shop.db.sql(f"{head} FROM orders o JOIN customers c ON o.customer = c.id")
+    some_rows(shop.db)
+    shop.db.flush()
+    statements: list[str] = []
+    real = ViewTables._computed
+
+    def computed(self: ViewTables, sql: str) -> Any:
+        statements.append(sql)
+        return real(self, sql)
+
+    monkeypatch.setattr(ViewTables, "_computed", computed)
+    some_changes(shop.db)
+    shop.db.flush()
+    shop.check("v0", "v1", "v2")
+    joins = [each for each in statements if "orders@d" in each]
+    assert len(joins) == 1 and len(statements) > 3
