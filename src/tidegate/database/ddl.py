@@ -7,11 +7,14 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
+import pyarrow as pa
+
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.views import View
 from tidegate.database.engine import Engine
 from tidegate.errors import Conflict, InvalidArgument
-from tidegate.pipeline.view_relations import relations
+from tidegate.pipeline.view_relations import relations, with_types
+from tidegate.reads.translate import Translated
 from tidegate.tables.column_type import to_sql
 from tidegate.tables.schema import COMMENT, RETENTION_S, RETENTION_S_MIN, Table, TableSchema
 from tidegate.tables.show_create import show_create, show_create_view
@@ -77,7 +80,7 @@ def run_ddl(engine: Engine, statement: TableDdl | ViewDdl) -> Rows:
         case ShowViews():
             return engine.report.views()
         case ExplainView(of):
-            return _explain(engine.catalog, of)
+            return _explain(engine, of)
     return []
 
 
@@ -89,7 +92,7 @@ def create_view(engine: Engine, statement: CreateView, define: Define | None = N
 
     Raises: `InvalidArgument` for a query that cannot be a view; `Conflict` when its inputs never stay as they are.
     """
-    define = define or import_module("tidegate.views.define").define
+    define = define or partial(import_module("tidegate.views.define").define, translator=_translator(engine))
     options = _options("view", statement.name, statement.retention_s)
     if statement.comment is not None:
         options[COMMENT] = statement.comment
@@ -120,14 +123,28 @@ def _plan_view(statement: CreateView, found: Defined, options: Mapping[str, Any]
     )
 
 
-def _explain(catalog: Catalog, of: str | CreateView) -> Rows:
+def _translator(engine: Engine) -> Any:
+    """What only Spark can compute, Spark is asked about: it is started for that in this process, if it has none."""
+
+    def types(sql: str, schemas: Mapping[str, pa.Schema]) -> Translated:
+        from tidegate.spark.query_session import session_for
+        from tidegate.spark.statements import SparkStatements
+
+        with session_for(engine.path, is_large=False) as session:
+            return SparkStatements(session).types(sql, schemas)
+
+    return with_types(types)
+
+
+def _explain(engine: Engine, of: str | CreateView) -> Rows:
     """As the planning of views tells it."""
+    catalog = engine.catalog
     if isinstance(of, CreateView):
         asked = of.sql, of.columns, relations(catalog), of.name or "view"
     else:
         view = catalog.view(of)
         asked = view.sql, view.columns, relations(catalog, view), view.name
-    rows: Rows = import_module("tidegate.views.explain").explain(*asked)
+    rows: Rows = import_module("tidegate.views.explain").explain(*asked, translator=_translator(engine))
     return rows
 
 

@@ -26,7 +26,7 @@ from tidegate.database.snapshot import Snapshot
 from tidegate.database.table_calls import TableCalls
 from tidegate.database.tails import TailTooLong
 from tidegate.database.view_reads import Views, inline, is_sooner_stored, resolve
-from tidegate.errors import InvalidArgument
+from tidegate.errors import InvalidArgument, Unavailable
 from tidegate.reads.consistency import Asked, Consistency, Seen
 from tidegate.reads.params import Params, bind
 from tidegate.reads.shapes import shape_of
@@ -182,7 +182,10 @@ class ReadCalls(TableCalls):
             # The log behind the last checkpoint is too long to be read each time, or only Spark can compute a view: a
             # newer checkpoint has to come.
             place, views = self._place(prepared, wanted, memory, snapshot, until, cancel, checkpoint=True)
-            text = inline(prepared.sql, views)
+            try:
+                text = inline(prepared.sql, views)
+            except NeedsSpark as error:
+                raise Unavailable(f"{error.reason} is being filled; see SHOW MATERIALIZED VIEWS") from error
             engine, rows = self._compute(text, views.tables, wanted, until, cancel)
         if memory is not None:
             memory.read(place.at)

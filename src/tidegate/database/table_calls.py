@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar
@@ -153,6 +153,31 @@ class TableCalls(ABC):
             timestamp = self._send_whole(outgoing)
         self.seen(timestamp)
         return timestamp
+
+    def create_view(
+        self,
+        name: str,
+        query: str | Callable[..., Any],
+        *,
+        reads: Sequence[str] | None = None,
+        if_not_exists: bool = False,
+    ) -> None:
+        """Create a materialized view: of a query in Spark SQL, or of a function of PySpark's DataFrames that gives one.
+
+        A function gets the tables and views that `reads` names, else those that its parameters are called after. It is
+        kept with the database, and computed anew, in Spark, whenever one of them changes.
+        Raises: `InvalidArgument`, `NotFound`.
+        """
+        if callable(query):
+            from inspect import signature
+
+            from tidegate.spark.statements import function_query
+
+            query = function_query(query, tuple(signature(query).parameters if reads is None else reads))
+        quoted = "`" + name.replace("`", "``") + "`"
+        exists = "IF NOT EXISTS " if if_not_exists else ""
+        statement = f"CREATE MATERIALIZED VIEW {exists}{quoted} AS {query}"
+        self.again(lambda: self.backend.execute(statement))
 
     def flush(self, timeout: float = 60.0) -> Timestamp:
         """A checkpoint that holds everything written before; its Timestamp.

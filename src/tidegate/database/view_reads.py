@@ -20,6 +20,7 @@ from tidegate.errors import InvariantBroken, Unavailable
 from tidegate.reads.translate import NeedsSpark, parse_any, parse_query
 from tidegate.snapshots.manifest import Manifest
 from tidegate.tables.spark_sql import DIALECT
+from tidegate.views.functions import is_function
 
 ROWS_PER_MS: Final = 10_000
 """About what DuckDB computes of a view's query."""
@@ -81,6 +82,8 @@ def inline(sql: str, views: Views) -> str:
     by_place: dict[Timestamp, int] = {}
 
     def read(view: View, place: ReadPlace, name: str) -> exp.Expr:
+        if is_function(view.sql):
+            raise NeedsSpark(f"the view {view.name!r}, a function,")
         query = _parsed(view.sql)
         under = {each.id: each for each in place.under}
         number = by_place.setdefault(place.at, len(by_place))

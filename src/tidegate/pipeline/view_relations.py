@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.views import View
 from tidegate.errors import NotFound
+from tidegate.reads.translate import NeedsSpark, Translated, translate
 from tidegate.tables.schema import Column, Table, TableSchema
 from tidegate.views.definition import Relation
+from tidegate.views.plan import Translator
 
 
 def relations(catalog: Catalog, of: View | None = None) -> dict[str, Relation]:
@@ -42,3 +44,15 @@ def _input(catalog: Catalog, id: int, version: int) -> Relation:
 
 def _field(column: Column) -> pa.Field:
     return pa.field(column.name, column.type, column.nullable)
+
+
+def with_types(types: Callable[[str, Mapping[str, pa.Schema]], Translated]) -> Translator:
+    """Translates what DuckDB can answer; of all else Spark says, by `types`, what columns it has."""
+
+    def translator(sql: str, schemas: Mapping[str, pa.Schema]) -> Translated:
+        try:
+            return translate(sql, schemas)
+        except NeedsSpark:
+            return types(sql, schemas)
+
+    return translator

@@ -10,12 +10,12 @@ from typing import Final
 import pyarrow as pa
 
 from tidegate.errors import InvalidArgument
-from tidegate.reads.translate import NeedsSpark
+from tidegate.reads.translate import NeedsSpark, translate
 from tidegate.tables.definition import ColumnDef, NodeDef
 from tidegate.views.definition import Relation
 from tidegate.views.delta import full
 from tidegate.views.operators import Node, Plan, Source
-from tidegate.views.plan import plan
+from tidegate.views.plan import Translator, plan
 
 FORMAT: Final = 1
 """Of the plans: raised when what nodes store, or how it follows from a query, changes."""
@@ -33,13 +33,15 @@ class Definition:
     used: dict[str, frozenset[str]]
 
 
-def define(sql: str, names: Sequence[str], relations: Mapping[str, Relation]) -> Definition:
-    """`names` are for its columns; none: as the query calls them.
+def define(
+    sql: str, names: Sequence[str], relations: Mapping[str, Relation], translator: Translator = translate
+) -> Definition:
+    """`names` are for its columns; none: as the query calls them. `translator` also knows what only Spark can compute.
 
     Raises: `InvalidArgument` for what cannot be a view, naming it; `NotFound` for what it names and is not there.
     """
     try:
-        found = planned(sql, names, relations)
+        found = planned(sql, names, relations, translator=translator)
     except NeedsSpark as error:
         what = str(error).partition(" is answered by Spark alone")[0]
         raise InvalidArgument(f"a view cannot have {what}; write it in another way, or store what it gives") from None
@@ -51,9 +53,16 @@ def define(sql: str, names: Sequence[str], relations: Mapping[str, Relation]) ->
     return Definition(found.columns, [node_def(each) for each in found.nodes], inputs, shown)
 
 
-def planned(sql: str, names: Sequence[str], relations: Mapping[str, Relation], name: str = "view") -> Plan:
+def planned(
+    sql: str,
+    names: Sequence[str],
+    relations: Mapping[str, Relation],
+    name: str = "view",
+    translator: Translator = translate,
+) -> Plan:
     """The plan of a view; its nodes are called after `name`."""
-    return plan(sql, {each.name: source(each) for each in relations.values()}, name=name, names=names)
+    sources = {each.name: source(each) for each in relations.values()}
+    return plan(sql, sources, name=name, names=names, translator=translator)
 
 
 def source(relation: Relation) -> Source:

@@ -16,12 +16,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tidegate.reads.translate import parse_any
+from tidegate.reads.translate import parse_any, translate
 from tidegate.tables.spark_sql import DIALECT
 from tidegate.views.define import planned
 from tidegate.views.definition import Relation
 from tidegate.views.delta import Delta, full
 from tidegate.views.operators import Node
+from tidegate.views.plan import Translator
 from tidegate.views.write import W, text
 
 MOST: Final = "most of what it reads"
@@ -51,11 +52,15 @@ class _Recorder:
 
 
 def explain(
-    sql: str, names: Sequence[str], relations: Mapping[str, Relation], name: str = "view"
+    sql: str,
+    names: Sequence[str],
+    relations: Mapping[str, Relation],
+    name: str = "view",
+    translator: Translator = translate,
 ) -> list[dict[str, Any]]:
     """Raises: what `define` raises for a query that cannot be a view."""
     rows = []
-    for node in planned(sql, names, relations, name).nodes:
+    for node in planned(sql, names, relations, name, translator).nodes:
         facts = {
             "node": node.name,
             "rule": node.rule,

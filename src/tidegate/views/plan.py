@@ -16,10 +16,11 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
 
 from tidegate.errors import InvalidArgument
-from tidegate.reads.translate import Translated, parse_any, parse_query, translate
+from tidegate.reads.translate import NeedsSpark, Translated, parse_any, parse_query, translate
 from tidegate.views.build import Builder
 from tidegate.views.building import NotUnderstood
 from tidegate.views.delta import after, full
+from tidegate.views.functions import function_reads
 from tidegate.views.names import cut_without_order, unsettled_in
 from tidegate.views.nested_keys import is_nested
 from tidegate.views.operators import Node, Op, Plan, Scan, Source, walk
@@ -58,8 +59,9 @@ def plan(
     columns = _columns(name, shown, names)
     try:
         nodes = _nodes(sql, sources, types, name, columns)
-    except NotUnderstood as error:
-        why = f"no rule covers {error.what}: it is computed anew"
+    except (NotUnderstood, NeedsSpark) as error:
+        what = error.what if isinstance(error, NotUnderstood) else error.reason
+        why = f"no rule covers {what}: it is computed anew"
         nodes = [_unknown(name, sql, columns, [type for _, type in shown], why, sources)]
     for each in nodes:
         each.types = dict(types.of_node(each))
@@ -175,5 +177,6 @@ def _all_of(sql: str, sources: Mapping[str, Source]) -> tuple[set[str], dict[str
     from tidegate.reads.translate import tables_in
 
     by_name = {each.name.casefold(): each for each in sources.values()}
-    inputs = {by_name[each.casefold()].name for each in tables_in(sql) if each.casefold() in by_name}
+    named = {*tables_in(sql), *function_reads(sql)}
+    inputs = {by_name[each.casefold()].name for each in named if each.casefold() in by_name}
     return inputs, {each: frozenset(by_name[each.casefold()].names) for each in inputs}
