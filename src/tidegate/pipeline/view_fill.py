@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event, Lock, Semaphore, Thread
 from time import monotonic
 from typing import Any, Final
 
@@ -47,6 +47,8 @@ checkpoint,"""
 ROUNDS_MAX: Final = 2
 """but no more often than this: then the batch does what is left, whatever that is."""
 MEMORY: Final = "1GB"
+AT_ONCE_MAX: Final = 2
+"""Of fills, each with so much memory; others wait for their turn."""
 BATCH_ROWS: Final = 131_072
 DIRECTORY: Final = "fills"
 _LOOK_S: Final = 0.5
@@ -67,6 +69,7 @@ class Fill:
         spark: Spark | None,
         round: int,
         on_end: Callable[[Fill], None],
+        turns: Semaphore,
     ) -> None:
         self.view = view
         self.inputs = inputs
@@ -84,6 +87,7 @@ class Fill:
         self._root = root
         self._spark = spark
         self._on_end = on_end
+        self._turns = turns
         self._token = new_token()
         self._directory = root / DIRECTORY / self._token
         self._recorded: set[str] = set()
@@ -157,7 +161,12 @@ class Fill:
 
     def _run(self) -> None:
         duck = None
+        while not (has_turn := self._turns.acquire(timeout=0.2)) and not self._cancelled.is_set():
+            pass
         try:
+            if self._cancelled.is_set():
+                return
+            self._began = monotonic()
             # One thread: the batches go first.
             duck = Duck(self._root / "spill", threads=1, memory_limit=MEMORY)
             prepared(duck)
@@ -178,6 +187,8 @@ class Fill:
             self._cursor = None
             if duck is not None:
                 duck.close()
+            if has_turn:
+                self._turns.release()
             self._is_done.set()
             if self._cancelled.is_set() or self._error is not None:
                 shutil.rmtree(self._directory, ignore_errors=True)
@@ -264,6 +275,7 @@ class Fills:
         """Checkpoints, and which generation of pins they are in, by the view."""
         self._gone: list[Fill] = []
         self._lock = Lock()
+        self._turns = Semaphore(AT_ONCE_MAX)
         self._pins: Pins | None = None
         self._stop = Event()
         self._thread: Thread | None = None
@@ -280,7 +292,7 @@ class Fills:
         if self._pins is None:
             self._pins = Pins(self._store, f"fills-{os.getpid()}-{new_token()}")
         self._pins.pin(manifest.checkpoint)
-        fill = Fill(view, plan, inputs, manifest, self._store.root, self._spark, round, self._ended)
+        fill = Fill(view, plan, inputs, manifest, self._store.root, self._spark, round, self._ended, self._turns)
         with self._lock:
             self._pinned[view.id] = manifest.checkpoint, self._pins.generation
             self._by_view[view.id] = fill

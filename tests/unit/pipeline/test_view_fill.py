@@ -29,10 +29,12 @@ class Gate:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open = Event()
         self.reached = Event()
+        self.held: set[str] = set()
         real = Fill._fill
         gate = self
 
         def fill(self: Fill, *arguments: Any) -> None:
+            gate.held.add(self.view.name)
             gate.reached.set()
             while not gate.open.wait(0.01):
                 if self._cancelled.is_set():
@@ -100,6 +102,7 @@ def test_the_pipeline_goes_on_while_it_is_filled_and_it_is_live_once_it_has_caug
     shop.db.delete("t", [100])
     shop.db.flush()
     shop.db.insert("t", {"id": 4, "u": 2, "n": 2})
+    assert len(gate.held) <= view_fill.AT_ONCE_MAX == 2, "the third waits for its turn: memory is bounded"
     gate.open.set()
     wait_live(shop, "joined", "grouped", "logged")
     shop.db.flush()
