@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.catalog.catalog import CATALOG_VCHANNEL, Catalog
+from tidegate.catalog.views import View
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import NotFound, WaitTimeout
 from tidegate.log.batch import BODY_SCHEMA, Batch
@@ -273,3 +274,8 @@ def find_table(path: str | Path, name: str) -> TableChanges:
     places = Places(name, Timestamp(table.created), by_channel)
     schema = changes_schema(table.schema).remove_metadata()
     return TableChanges(str(path), table.id, table.schema.version, schema, places)
+
+
+def find_view(path: str | Path, name: str) -> View | None:
+    """The view of that name, if there is one."""
+    return next((each for each in catalog_log(str(path)).now().views() if each.name == name), None)

@@ -2,7 +2,7 @@
 
     option                  what it says
     path                    the database's directory
-    topic | table           what to read
+    topic | table           what to read; a view is read as a table
 
   A table in a batch is its rows at one cut. Which one:
     consistency             strong | session | bounded | eventual, as of `load()`; session is that of a new session, or
@@ -21,12 +21,19 @@
                             streams only: about the most that one batch takes; it takes at least one epoch. Where no
                             cuts are recorded, epochs are not counted, and the least is a segment of the log
     waitMs                  streams only: how long to wait for news before Spark asks again (default 100)
+    startingFrom            streams of a view only: `earliest` (the default), its rows and then its changes; `latest`,
+                            its changes from now on
 
 A topic has the columns key, value (JSON), bytes, headers, `_ts`, `_shard`, `_txn` and `_seq`; it is read by the times
 and limits above too. A table's changes have its columns, `_ts`, `_seq` and `_op`: 1 where the row is there with these
 values, -1 where it is gone. A table's rows have the columns that it has in the cut. Spark does not say whether a schema
 is asked for by a batch or by a stream: rows that name neither a cut nor `changes` have `_ts` (when they were written),
 `_seq` and `_op` too. With `.schema(...)` only the columns named there are read.
+
+A view's changes come checkpoint by checkpoint, each whole, and have its columns, `_change` (insert, update_before,
+update_after or delete), `_epoch` and `_ts`, the checkpoint's; its rows, when neither a cut nor `changes` is named, have
+those too, and are inserts. A batch of changes without a starting time begins with the rows at the oldest checkpoint
+that is kept. `maxMessages` and `maxBytesPerTrigger` count what is stored of them.
 
 One batch is one cut; two tables are at the same cut when both name the same `timestamp`. Every micro-batch's end is a
 cut too: transactions come whole, in one micro-batch. Partitions of rows are shards, or files of large ones; of changes
@@ -53,10 +60,12 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from tidegate.catalog.views import View
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import InvalidArgument, NotFound
 from tidegate.log.batch import Batch
 from tidegate.runtime.log_files import LogFiles
+from tidegate.snapshots.view_feed import feed_schema
 from tidegate.spark.cuts import Limits, Point, Points, points_of
 from tidegate.spark.reading import (
     TOPIC_SCHEMA,
@@ -66,12 +75,14 @@ from tidegate.spark.reading import (
     TableChanges,
     find_table,
     find_topic,
+    find_view,
     read_span,
     topic_rows,
 )
 from tidegate.spark.row_condition import condition_sql
 from tidegate.spark.table_cut import CUT, FRESHNESS, TableCut, find_cut
 from tidegate.spark.table_rows import RowsPart, plan_rows, read_rows, row_fields
+from tidegate.spark.view_source import EARLIEST, FROM, LATEST, ViewPlace, ViewReader, ViewStreamReader
 from tidegate.tables.schema import OP, SEQ, TS, Table
 
 if TYPE_CHECKING:
@@ -95,6 +106,7 @@ class What:
     schema: pa.Schema
     places: Places
     table: TableChanges | None
+    view: View | None = None
 
     def decode(self, partition: SpanPartition, span: Span) -> Decode:
         if self.table is not None and partition.table is not None:
@@ -132,6 +144,9 @@ def find(options: Any) -> What:
 def _find(path: str, topic: str, table: str | None) -> What:
     if table is None:
         return What(path, TOPIC_SCHEMA, find_topic(path, topic), None)
+    if (view := find_view(path, table)) is not None:
+        schema = arrow_of_spark(feed_schema(view.table, view.columns))
+        return What(path, schema, Places(table, view.created, {}), None, view)
     changes = find_table(path, table)
     return What(path, arrow_of_spark(changes.schema), changes.places, changes)
 
@@ -171,14 +186,22 @@ class TidegateSource(DataSource):
         return spark_schema(find(self.options).schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if self.options.get(FROM) is not None:
+            raise InvalidArgument(f"option {FROM!r} is for streams; a batch of changes has 'startingTimestamp'")
         if _asks_for_rows(self.options):
             for each in ("startingTimestamp", "endingTimestamp"):
                 if self.options.get(each) is not None:
                     raise InvalidArgument(f"option {each!r} is for a table's changes: add .option('changes', 'true')")
-            return RowsReader(self._cut or find_cut(self.options), schema, self.options.get("where"))
+            cut = self._cut or find_cut(self.options)
+            if not (cut.table.is_view and _may_be_stream(self.options)):
+                return RowsReader(cut, schema, self.options.get("where"))
+        else:
+            cut = None
+        if (view := _view_of(self.options)) is not None:
+            return ViewReader(view.wanted(schema.names), self.options, cut)
         return TidegateReader(self.options)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         if self._is_work:
             module = import_module("tidegate.spark.work")
             reader: DataSourceStreamReader = module.WorkReader(self.options)
@@ -186,7 +209,30 @@ class TidegateSource(DataSource):
         if self.options.get("table") is not None and _asks_for_rows(self.options) and not _may_be_stream(self.options):
             named = [each for each in (*FRESHNESS, "where", "changes") if self.options.get(each) is not None]
             raise InvalidArgument(f"a stream of a table is its changes; leave out {', '.join(map(repr, named))}")
+        if (view := _view_of(self.options)) is not None:
+            return _view_stream(view.wanted(schema.names), self.options)
+        if self.options.get(FROM) is not None:
+            raise InvalidArgument(f"option {FROM!r} is for a view; a topic or a table has 'startingTimestamp'")
         return TidegateStreamReader(self.options)
+
+
+def _view_of(options: Any) -> ViewPlace | None:
+    """The view that the options name, if they name one."""
+    what = find(options) if options.get("table") is not None else None
+    return None if what is None or what.view is None else ViewPlace(what.path, what.view, what.schema)
+
+
+def _view_stream(view: ViewPlace, options: Any) -> ViewStreamReader:
+    begin = str(options.get(FROM, EARLIEST)).strip().lower()
+    if begin not in (EARLIEST, LATEST):
+        raise InvalidArgument(f"option {FROM!r} is {EARLIEST} or {LATEST}, not {options.get(FROM)!r}")
+    starting = None if options.get("startingTimestamp") is None else _starting(options)
+    if starting is not None and options.get(FROM) is not None:
+        raise InvalidArgument(f"options 'startingTimestamp' and {FROM!r} each say where to begin; give one of them")
+    limits = _limits(options)
+    return ViewStreamReader(
+        view, begin if starting is None else starting, limits, default_limit(limits), _wait_s(options)
+    )
 
 
 def _asks_for_rows(options: Any) -> bool:
@@ -322,9 +368,8 @@ class TidegateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._what = find(options)
         self._points = points_of(self._what.path, self._what.places.by_channel, options.get("cuts"))
         self._starting = _starting(options)
-        names = ("maxEpochs", "maxMessages", "maxBytesPerTrigger")
-        self._limits = Limits(*(_number(options, name) for name in names))
-        self._wait_s = (_number(options, "waitMs") or 100) / 1000
+        self._limits = _limits(options)
+        self._wait_s = _wait_s(options)
         self._target: Point | None = None
 
     def initialOffset(self) -> dict[str, int]:
@@ -363,6 +408,14 @@ class TidegateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def default_limit(limits: Limits) -> ReadLimit:
     """Spark's name for limits of our own: a batch is asked for with it; with `ReadAllAvailable` none apply."""
     return ReadAllAvailable() if limits.is_none else ReadMaxFiles(limits.epochs or 1_000_000)
+
+
+def _limits(options: Any) -> Limits:
+    return Limits(*(_number(options, name) for name in ("maxEpochs", "maxMessages", "maxBytesPerTrigger")))
+
+
+def _wait_s(options: Any) -> float:
+    return (_number(options, "waitMs") or 100) / 1000
 
 
 def _number(options: Any, name: str) -> int | None:
