@@ -30,6 +30,7 @@ from tidegate.views.operators import (
 
 Typer = Callable[[Op], dict[str, pa.DataType]]
 _DECIMAL_MAX = 38
+_AVERAGED_MAX: Final = 15
 _EXTREMES_OF: Final = {
     True: "sums are added to, and min() and max() found anew in groups that lose their extreme",
     False: "sums are added to, and min() and max() found anew when the extreme of all is taken away",
@@ -111,6 +112,8 @@ def linear_reason(block: Aggregate, typer: Typer) -> str:
             continue
         if name == "count_if" and pa.types.is_boolean(type):
             continue
+        if name == "avg" and pa.types.is_decimal(type):
+            return f"avg() of the type {to_sql(type)} has more digits than the quotient of a sum and a count"
         return f"{name}() of the type {to_sql(type)} is not exact when values are taken away again"
     return ""
 
@@ -181,8 +184,12 @@ def _linear(node: Node, block: Aggregate, typer: Typer) -> str:
 
 
 def _is_narrow(type: pa.DataType) -> bool:
-    """Whether sums of a decimal have all of their digits."""
-    return bool(pa.types.is_decimal(type)) and type.precision + 10 <= _DECIMAL_MAX
+    """Whether the quotient of a sum and a count has so many digits that it is rounded as by avg(): once.
+
+    The quotient has 28 - precision places more than the values, avg() has 4: with 9 between them no count below a
+    billion makes a half of what is not one.
+    """
+    return bool(pa.types.is_decimal(type)) and type.precision <= _AVERAGED_MAX
 
 
 def _is_ordered(type: pa.DataType) -> bool:

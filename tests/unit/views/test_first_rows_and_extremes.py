@@ -5,6 +5,7 @@ Issue 6: the cost of an epoch follows the change; a view with ORDER BY and LIMIT
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -119,3 +120,13 @@ def test_a_count_of_distinct_values_is_kept_by_value() -> None:
     assert not reads_all(found, deletes=(6, 7))
     assert not reads_all(found, (8, None, 3)), "NULL is no value"
     assert found.stored("v").to_pylist()[0]["values"] == 3
+
+
+@pytest.mark.parametrize(("digits", "rule"), [(15, "linear"), (20, "full")])
+def test_an_average_of_decimals_is_rounded_once(digits: int, rule: str) -> None:
+    """0.01 / 20001 is 0.000000499975: with ten places a half, which six places would round up."""
+    found = World({"t": TableOf(pa.schema([("id", pa.int64()), ("y", pa.decimal128(digits, 2))]), ("id",))})
+    found.create("v", "SELECT avg(y) AS a FROM t")
+    found.step({"t": Change([{"id": each, "y": Decimal(0 if each else "0.01")} for each in range(20001)])})
+    found.check("v")
+    assert found.views["v"][0].nodes[-1].rule == rule
