@@ -10,10 +10,11 @@ from tidegate.sim.bugs import BUGS
 from tidegate.sim.world import simulate
 
 CHUNK = 50
+FIRSTS = [*range(0, 250, CHUNK), *(pytest.param(each, marks=pytest.mark.long) for each in range(250, 2000, CHUNK))]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 500, CHUNK))
+@pytest.mark.parametrize("first", FIRSTS)
 def test_every_promise_holds_under_faults(first):
     """Promises 1 and 6: order and survival, over crashes, torn disks, jumping clocks and late wakers."""
     for seed in range(first, first + CHUNK):

@@ -29,6 +29,7 @@ SELECT get_json_object('{"a": 1.50}', '$.a')
 SELECT approx_count_distinct(customer) FROM orders
 SELECT sum(s) FROM words
 SELECT mode(qty) FROM orders
+SELECT id, sum(qty) OVER (PARTITION BY qty % id) FROM orders ORDER BY id
 SELECT id, sum(qty) OVER (ORDER BY qty RANGE BETWEEN 1 PRECEDING AND CURRENT ROW) AS s FROM orders ORDER BY id
 SELECT id, count(DISTINCT qty) OVER () FROM orders
 SELECT 1 UNION SELECT 'a'

@@ -397,6 +397,9 @@ SELECT id, row_number() OVER (PARTITION BY customer ORDER BY amount DESC, id) AS
 SELECT id, rank() OVER (ORDER BY qty), dense_rank() OVER (ORDER BY qty) FROM orders ORDER BY id
 SELECT id, percent_rank() OVER (ORDER BY qty), cume_dist() OVER (ORDER BY qty), ntile(3) OVER (ORDER BY id) FROM orders ORDER BY id
 SELECT id, sum(qty) OVER (PARTITION BY customer) FROM orders ORDER BY id
+SELECT id, sum(qty) OVER (PARTITION BY id % 3 ORDER BY id / 2, id) FROM orders ORDER BY id
+SELECT id, sum(qty) OVER (PARTITION BY qty % id) FROM orders ORDER BY id
+SELECT id, id % 4, id / 4, qty % 2.5 FROM orders ORDER BY id
 SELECT id, sum(qty) OVER (PARTITION BY customer ORDER BY id) AS running FROM orders ORDER BY id
 SELECT id, sum(qty) OVER (ORDER BY qty) FROM orders ORDER BY id
 SELECT id, sum(qty) OVER (ORDER BY id ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) FROM orders ORDER BY id

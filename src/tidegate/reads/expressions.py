@@ -15,6 +15,7 @@ from sqlglot import exp
 from tidegate.reads import labels, literals, time_functions
 from tidegate.reads.aggregates import AGGREGATES, aggregate, joined, one_zero, ranked
 from tidegate.reads.casts import cast, try_cast
+from tidegate.reads.failing import may_fail
 from tidegate.reads.grouping import ALL_KEYS
 from tidegate.reads.nested_functions import at, field, struct
 from tidegate.reads.operators import Operators, QueryCompiler, only
@@ -327,9 +328,13 @@ class Expressions(Operators):
         elif function in ("row_number", "rank", "dense_rank", "ntile", "lag", "lead", "percent_rank", "cume_dist"):
             raise NeedsSpark(f"the function {function} without ORDER BY")
         frame = literals.frame(node.args.get("spec"), order is not None, function, offset)
+        written = " ".join(parts)
+        if may_fail(written):
+            # To DuckDB such an expression is volatile, and no window may be of one.
+            raise NeedsSpark("a window by an expression that may fail")
         if frame and node.args.get("spec"):
-            parts.append(frame)
-        return " ".join(parts), " ".join([*names, *([frame] if frame else [])])
+            written += f" {frame}"
+        return written, " ".join([*names, *([frame] if frame else [])])
 
     def ordered(self, node: exp.Expr) -> tuple[str, str]:
         """One key of an ORDER BY, and its name."""

@@ -125,7 +125,7 @@ class Operators:
     def _computed(self, operator: str, left: Typed, right: Typed, type: pa.DataType) -> tuple[str, pa.DataType]:
         def write(sides: Sequence[Typed]) -> tuple[str, pa.DataType]:
             one, other = (cast(each.sql, each.type, type) for each in sides)
-            if operator in "/%":
+            if operator in "/%" and (sides[1].value is None or not sides[1].value):
                 found = f"spark_{'divide' if operator == '/' else 'modulo'}({one}, {other})"
             else:
                 found = f"({one} {operator} {other})"

@@ -20,7 +20,7 @@ LINEAR, KEYS, FULL = "linear", "affected keys", "full"
         " FROM o",
         "SELECT id, sum(n) OVER (PARTITION BY g ORDER BY id ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) AS s FROM o",
         "SELECT id, ntile(2) OVER w AS t, first_value(n) OVER w AS f FROM o WINDOW w AS (PARTITION BY g ORDER BY id)",
-        "SELECT id, count(*) OVER (PARTITION BY coalesce(upper(g), 'none')) AS k FROM o",
+        "SELECT id, count(*) OVER (PARTITION BY coalesce(g, 'none')) AS k FROM o",
     ],
 )
 def test_windows_are_computed_anew_for_the_partitions_that_changed(sql: str) -> None:
