@@ -427,6 +427,8 @@ class Database(ReadCalls):
     ) -> Consumer:
         """Connect to a subscription of a topic, which is created if it does not exist.
 
+        Of a view it gives the changes: dicts with its columns, `_change`, `_epoch` and `_ts`; from `earliest`, its rows
+        come first.
         A new one is exclusive unless `kind` says otherwise, and begins at `start`. A message that was given back more
         than `max_redeliveries` times goes to `dead_letter_topic` instead.
         Raises: `NotFound`; `InUse` when it is exclusive and somebody is connected.

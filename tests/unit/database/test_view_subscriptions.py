@@ -16,6 +16,7 @@ from tidegate.database import sub_view_feed
 from tidegate.database.received import Received
 from tidegate.database.sub_dead_letters import MESSAGE_ID, SUBSCRIPTION, TOPIC
 from tidegate.errors import InvalidArgument, LeaseLost, NotFound, Truncated
+from tidegate.runtime.steps import run
 from tidegate.topics.message_id import MessageId
 
 WAIT_S = 5.0
@@ -131,11 +132,28 @@ def test_what_is_acknowledged_is_not_delivered_again_and_the_rest_is(shop: Follo
     assert [(each.id, each.value) for each in again] == [(each.id, each.value) for each in left]
 
 
-def test_first_rows_that_are_acknowledged_in_part_go_on_with_the_others(shop: Followed) -> None:
+def test_a_checkpoint_that_is_acknowledged_up_to_a_change_goes_on_behind_it(shop: Followed) -> None:
+    """Everything up to one is acknowledged; the others of its checkpoint are not."""
+    consumer = shop.db.subscribe("sums", "s", start="latest")
+    for n in (3, 4):
+        shop.db.upsert("o", [{"id": 1, "g": "a", "n": n}, {"id": 2, "g": "b", "n": n}])
+        shop.db.flush()
+    found = take(consumer, 8)
+    consumer.ack_cumulative(found[1])
+    shop.open()
+    again = take(shop.db.subscribe("sums", "s"), 6)
+    assert [(each.id, each.value) for each in again] == [(each.id, each.value) for each in found[2:]]
+
+
+@pytest.mark.parametrize("cumulative", [False, True])
+def test_first_rows_that_are_acknowledged_in_part_go_on_with_the_others(shop: Followed, cumulative: bool) -> None:
     """They are those of the checkpoint at which the subscription was created, however late they are read."""
     consumer = shop.db.subscribe("sums", "s")
     first = take(consumer, 2)
-    consumer.ack(first[:1])
+    if cumulative:
+        consumer.ack_cumulative(first[0])
+    else:
+        consumer.ack(first[0])
     shop.db.upsert("o", [{"id": 2, "g": "b", "n": 9}])
     shop.db.flush()
     shop.open()
@@ -177,6 +195,21 @@ def test_a_change_is_acknowledged_if_and_only_if_its_transaction_commits(shop: F
     shop.open()
     assert short(take(shop.db.subscribe("sums", "s"), 1)) == [("insert", "b", 2)]
     assert [each.value for each in drain(shop.db.subscribe("out", "o"))] == ["a"]
+
+
+def test_a_change_that_is_pending_in_an_open_transaction_stays_so_when_the_owner_goes(shop: Followed) -> None:
+    """Seed 002. The subscription takes part again before anything else of the database is there."""
+    consumer = shop.db.subscribe("sums", "s")
+    first, second = take(consumer, 2)
+    engine = shop.db.engine
+    txn = engine.begin()
+    run(engine.subscriptions.of(consumer.id).ack_in_txn(txn, consumer.id, [first.id]))
+    shop.open()
+    again = shop.db.subscribe("sums", "s")
+    assert [each.id for each in take(again, 1)] == [second.id]
+    assert again.stats()["pending"] == 1
+    run(shop.db.engine.transactions.abort(txn))
+    assert [each.id for each in take(again, 1)] == [first.id]
 
 
 def test_a_change_that_is_given_back_too_often_becomes_a_dead_letter(shop: Followed) -> None:
