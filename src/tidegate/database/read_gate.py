@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from tidegate.runtime.channel_writer import ChannelWriter
 
 _LOOK_EVERY_S = 0.05
-_BARRIER_MS = 100
-"""About what a barrier, Spark's own books and the commit take beside the batch."""
+_BARRIER_MS = 20
+"""About what a barrier takes until its cut."""
 
 
 class ReadAsk(NamedTuple):
@@ -122,7 +122,7 @@ class ReadGate:
         if not pipeline.has_worker or pipeline.is_paused or pipeline.is_starting or pipeline.failure is not None:
             return None
         # The batch that runs has to end, and one with this barrier has to be done.
-        return round(1000 * pipeline.batch_s * (2 if pipeline.is_busy else 1)) + _BARRIER_MS
+        return round(1000 * pipeline.checkpoint_s * (1.5 if pipeline.is_busy else 1.0)) + _BARRIER_MS
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 

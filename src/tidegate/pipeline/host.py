@@ -456,6 +456,8 @@ class Pipeline(PipelineState):
                 if self._stop.is_set():
                     raise Closed("the database was closed") from error
                 self._changed.wait(_AGAIN_S)
+        took_s = (now_ms() - machines.epochs.recorded_ms(commit.cut.epoch)) / 1000
+        self.checkpoint_s += (took_s - self.checkpoint_s) / 4
         self._is_committed()
         remove_catalogs(self.path, commit.cut.catalog_version)
         return machines.epochs.committed(number, now_ms())

@@ -70,6 +70,8 @@ class PipelineState(ABC):
         """Before this the first worker is started only for somebody who waits."""
         self.batch_s = 0.0
         """How long the last batch took in the worker."""
+        self.checkpoint_s = 1.0
+        """About how long it takes from a cut to its checkpoint: of the last ones, the newest counted most."""
 
     def _hurry(self) -> None:
         """Somebody waits: start the worker at once. Holding the lock."""

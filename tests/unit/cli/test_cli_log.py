@@ -63,7 +63,7 @@ def segment_file(log: Path, channel: str, number: int = 0) -> Path:
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A closed log: `orders` in two terms, the first of them sealed, and `audit` in one."""
     path = tmp_path_factory.mktemp("template") / "small.tide"
-    settings = LogSettings(segment_bytes=64 << 10)
+    settings = LogSettings(segment_bytes=64 << 10, tick_interval_ms=60_000)
     with Log(path, settings=settings) as log:
         orders = log.channel("orders")
         for number in range(10):
