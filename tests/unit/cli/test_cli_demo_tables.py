@@ -143,7 +143,7 @@ def test_a_reader_that_meets_a_defect_makes_it_fail_and_says_so(monkeypatch: pyt
 def test_a_worker_that_always_ends_is_the_end_of_the_scene(killed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Promise 8: it says why instead of waiting for ever."""
     monkeypatch.setattr(engine_module, "spark_worker", folding(lambda *_: True))
-    monkeypatch.setattr(demo_tables, "_CHECKPOINT_MAX_S", 20.0)
+    monkeypatch.setattr(demo_tables, "_CHECKPOINT_MAX_S", 5.0)
     result = CliRunner().invoke(tidegate, RUN)
     assert result.exit_code == 1 and "it crashed as it was told to" in result.stdout
     assert killed == []
