@@ -5,7 +5,7 @@ STAMP  := $(VENV)/.ready
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint sim bench format clean
+.PHONY: help setup demo test test-long lint sim bench bench-peers format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -42,5 +42,8 @@ sim: setup ## 5,000 simulated lives
 bench: setup ## every benchmark, as ratios against a peer in the same run
 	$(VENV)/bin/tidegate bench
 
+bench-peers: setup ## Tidegate beside Pathway, Flink and DuckDB on the same files; ARGS=--quick to try it
+	$(PY) -m tidegate.bench.peers --environments .venv-peers $(ARGS)
+
 clean: ## remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build src/*.egg-info
+	rm -rf $(VENV) .venv-peers .mypy_cache .ruff_cache .hypothesis build src/*.egg-info
