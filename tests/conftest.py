@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 from helpers import Calls, Rig
 from tidegate.runtime.log import Log
 from tidegate.runtime.settings import LogSettings
+
+# How long an example takes says more about the machine, and about what is imported first, than about the law.
+hypothesis_settings.register_profile("tidegate", deadline=None)
+hypothesis_settings.load_profile("tidegate")
 
 
 @pytest.fixture
