@@ -81,6 +81,8 @@ def bank(report: Report, work: Work, sides: Sides) -> None:
     """Transfers: how many of the totals that a side showed were not the sum of the money there is."""
     given = peer_inputs.bank(work.directory / "in", work.pick(10_000, 300))
     ours = peer_ours.bank(given, work.directory)
+    if not ours.totals or not ours.read:
+        raise InvariantBroken("bank: Tidegate showed no total, so that none was wrong means nothing")
     wrong = sum(total != TOTAL for total in (*ours.totals, *ours.read))
     report.add(
         "peers.bank.tidegate",
@@ -97,6 +99,8 @@ def bank(report: Report, work: Work, sides: Sides) -> None:
         title = f"peers.bank.{name}" + (f".{how}" if how else "")
         try:
             said = sides.run(name, "bank", given, work.directory / name, *filter(None, [how]))
+            if said["shown"][-1:] != [TOTAL]:
+                raise SideFailed(f"{name} ended with a total of {said['shown'][-1:]} and not {TOTAL}")
         except SideFailed as error:
             _failed(report, title, error, _TOLD)
             continue
