@@ -134,6 +134,8 @@ def with_views(
     """The reports of a batch's fold, and those of views."""
     if cut is None:
         raise InvariantBroken(f"the cut of epoch {last} is not known, and views are computed up to it")
+    if not cut.catalog_version:
+        return [*map(dict, reports)]  # Before its first change the catalog is no file, and has no views.
     files = Outcome.of(reports).files
     outcome = stage.run(Batch(first, last, cut.timestamp, cut.catalog_version, files))
     return [*map(dict, reports), *outcome.reports()]
