@@ -5,16 +5,11 @@ Files lie in a temporary directory that is removed. `TMPDIR` says where, for mea
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Final
 
 from tidegate.bench import log_append, log_open, log_read, log_sqlite
-from tidegate.bench.report import Report
-from tidegate.bench.work import Work
-
-Measure = Callable[[Report, Work], None]
+from tidegate.bench.work import Measure, measure_all
 
 MEASURES: Final[dict[str, Measure]] = {
     "log.append.single": log_append.single,
@@ -30,17 +25,4 @@ MEASURES: Final[dict[str, Measure]] = {
 }
 
 
-def run(
-    report: Report, quick: bool = False, progress: Callable[[str], None] = lambda _: None, only: str | None = None
-) -> None:
-    """Measure everything, or the measurements whose name contains `only`.
-
-    `quick` uses sizes that are too small to say anything, to see that all of it works. `progress` is told what is
-    being measured.
-    """
-    for name, measure in MEASURES.items():
-        if only is not None and only not in name:
-            continue
-        progress(name)
-        with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as directory:
-            measure(report, Work(Path(directory), quick))
+run: Final = partial(measure_all, MEASURES)

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 import tidegate
 from tidegate.bench.peer_inputs import Answer, Input, answer, files, read, transfers
+from tidegate.bench.views import wait_live
 from tidegate.database.database import Database
 from tidegate.database.settings import DatabaseSettings
 from tidegate.errors import InvariantBroken
@@ -96,7 +97,7 @@ def bank(given: Input, directory: Path) -> OurBank:
         db.insert("accounts", _accounts(next(moved)))
         db.flush(_FLUSH_S)
         db.sql("CREATE MATERIALIZED VIEW bank AS SELECT sum(balance) AS total, max(tx) AS tx FROM accounts")
-        _wait_live(db)
+        wait_live(db)
         changes = db.subscribe("bank", "totals", start="earliest")
         done = threading.Event()
         read_totals: list[int] = []
@@ -134,21 +135,12 @@ def _open(directory: Path, barrier_interval_ms: int = 1_000) -> AbstractContextM
 
 def _warm_up(db: Database, table: str, row: dict[str, Any]) -> None:
     """Start the worker, and let it meet rows; none of them stays."""
-    _wait_live(db)
+    wait_live(db)
     for _ in range(3):
         db.upsert(table, [row])
         db.flush(_FLUSH_S)
     db.delete(table, [row["number"]])
     db.flush(_FLUSH_S)
-
-
-def _wait_live(db: Database) -> None:
-    deadline = time.monotonic() + _FLUSH_S
-    while any(each["state"] != "live" for each in db.sql("SHOW MATERIALIZED VIEWS")):
-        if time.monotonic() > deadline:
-            raise InvariantBroken(f"views are not filled: {db.sql('SHOW MATERIALIZED VIEWS')}")
-        db.flush(_FLUSH_S)
-        time.sleep(0.1)
 
 
 def _take(txn: Any, table: str, rows: pa.Table) -> None:

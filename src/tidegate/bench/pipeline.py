@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,12 +21,11 @@ import pyarrow as pa
 
 import tidegate
 from tidegate.bench.report import Report
-from tidegate.bench.work import Work
+from tidegate.bench.work import Measure, Work, measure_all
 from tidegate.database.database import Database
 from tidegate.database.settings import DatabaseSettings
 from tidegate.errors import InvariantBroken
 
-Measure = Callable[[Report, Work], None]
 _BATCH: Final = 100_000
 _COLUMNS: Final = "(id BIGINT PRIMARY KEY, owner STRING, balance BIGINT, rate DOUBLE)"
 _WARM_S: Final = 120.0
@@ -194,16 +193,7 @@ MEASURES: Final[dict[str, Measure]] = {
 }
 
 
-def run(
-    report: Report, quick: bool = False, progress: Callable[[str], None] = lambda _: None, only: str | None = None
-) -> None:
-    """Measure everything, or the measurements whose name contains `only`; see `bench.log`."""
-    for name, measure in MEASURES.items():
-        if only is not None and only not in name:
-            continue
-        progress(name)
-        with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as directory:
-            measure(report, Work(Path(directory), quick))
+run: Final = partial(measure_all, MEASURES)
 
 
 @contextmanager

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import random
 import statistics
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 from typing import Final
 
 import duckdb
@@ -24,7 +23,7 @@ import pyarrow.parquet as pq
 import tidegate
 from tidegate.bench.first_answer import command_s, shell_s
 from tidegate.bench.report import Report, alternate
-from tidegate.bench.work import Work
+from tidegate.bench.work import Measure, Work, measure_all
 from tidegate.database.database import Database
 from tidegate.database.settings import DatabaseSettings
 from tidegate.errors import InvariantBroken
@@ -34,7 +33,6 @@ from tidegate.snapshots.manifest import BASE
 from tidegate.snapshots.plan_compaction import CompactionJob
 from tidegate.tables.schema import OP, SEQ, TS
 
-Measure = Callable[[Report, Work], None]
 _COLUMNS: Final = "(id BIGINT PRIMARY KEY, owner STRING, balance BIGINT, rate DOUBLE)"
 _POINT: Final = "SELECT * FROM t WHERE id = {}"
 _SUMS: Final = "SELECT owner, sum(balance) AS total, avg(rate) AS mean, count(*) AS n FROM t GROUP BY owner"
@@ -218,16 +216,7 @@ MEASURES: Final[dict[str, Measure]] = {
 }
 
 
-def run(
-    report: Report, quick: bool = False, progress: Callable[[str], None] = lambda _: None, only: str | None = None
-) -> None:
-    """Measure everything, or the measurements whose name contains `only`; see `bench.log`."""
-    for name, measure in MEASURES.items():
-        if only is not None and only not in name:
-            continue
-        progress(name)
-        with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as directory:
-            measure(report, Work(Path(directory), quick))
+run: Final = partial(measure_all, MEASURES)
 
 
 # -- what is read ----------------------------------------------------------------------------------------------------

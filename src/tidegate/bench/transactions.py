@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Final
 
 from tidegate.bench import txn_latency, txn_open, txn_throughput
-from tidegate.bench.report import Report
-from tidegate.bench.work import Work
-
-Measure = Callable[[Report, Work], None]
+from tidegate.bench.work import Measure, measure_all
 
 MEASURES: Final[dict[str, Measure]] = {
     "transactions.throughput.8_producers": txn_throughput.producers,
@@ -22,13 +17,4 @@ MEASURES: Final[dict[str, Measure]] = {
 }
 
 
-def run(
-    report: Report, quick: bool = False, progress: Callable[[str], None] = lambda _: None, only: str | None = None
-) -> None:
-    """Measure everything, or the measurements whose name contains `only`; see `bench.log`."""
-    for name, measure in MEASURES.items():
-        if only is not None and only not in name:
-            continue
-        progress(name)
-        with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as directory:
-            measure(report, Work(Path(directory), quick))
+run: Final = partial(measure_all, MEASURES)

@@ -10,11 +10,11 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,12 +23,11 @@ import pyarrow as pa
 
 import tidegate
 from tidegate.bench.report import Report
-from tidegate.bench.work import Work
+from tidegate.bench.work import Measure, Work, measure_all
 from tidegate.database.database import Database
 from tidegate.database.settings import DatabaseSettings
 from tidegate.errors import InvariantBroken
 
-Measure = Callable[[Report, Work], None]
 _BATCH: Final = 100_000
 _WARM_S: Final = 180.0
 _REGIONS: Final = 50
@@ -124,8 +123,11 @@ def strong(report: Report, work: Work) -> None:
                 written[0] += 10
 
         writer = threading.Thread(target=write)
+        pipeline = db.engine.pipeline
+        before_rows = pipeline.service_time
         writer.start()
-        time.sleep(2.0)
+        if not pipeline.wait_for(before_rows.next(), _WARM_S):
+            raise InvariantBroken("no checkpoint came while rows were written")
         times, how = [], set()
         began, before = time.perf_counter(), written[0]
         while time.perf_counter() - began < seconds:
@@ -192,16 +194,7 @@ MEASURES: Final[dict[str, Measure]] = {
 }
 
 
-def run(
-    report: Report, quick: bool = False, progress: Callable[[str], None] = lambda _: None, only: str | None = None
-) -> None:
-    """Measure everything, or the measurements whose name contains `only`; see `bench.log`."""
-    for name, measure in MEASURES.items():
-        if only is not None and only not in name:
-            continue
-        progress(name)
-        with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as directory:
-            measure(report, Work(Path(directory), quick))
+run: Final = partial(measure_all, MEASURES)
 
 
 # -- databases -------------------------------------------------------------------------------------------------------
@@ -250,12 +243,17 @@ def _shop(db: Database, rows: int, views: int) -> None:
     db.flush(_WARM_S)
     for number in range(views):
         db.sql(f"CREATE MATERIALIZED VIEW lines{number} AS {_lines(number)}")
-    deadline = time.monotonic() + 600
+    wait_live(db)
+
+
+def wait_live(db: Database, timeout_s: float = 600.0) -> None:
+    """Until all views are filled. Raises: `InvariantBroken` when they are not in time."""
+    deadline = time.monotonic() + timeout_s
     while any(each["state"] != "live" for each in db.sql("SHOW MATERIALIZED VIEWS")):
         if time.monotonic() > deadline:
             raise InvariantBroken(f"views are not filled: {db.sql('SHOW MATERIALIZED VIEWS')}")
         db.flush(_WARM_S)
-        time.sleep(0.2)
+        time.sleep(0.1)
 
 
 def _lines(number: int) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import statistics
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from tidegate.bench.report import Report
 from tidegate.runtime.log import Log
 from tidegate.runtime.settings import Durability, LogSettings
 
@@ -91,3 +93,25 @@ def alternate_rates(a: Callable[[], float], b: Callable[[], float], rounds: int)
             if round_number:
                 values.append(value)
     return statistics.median(found[0]), statistics.median(found[1])
+
+
+Measure = Callable[[Report, Work], None]
+
+
+def measure_all(
+    measures: Mapping[str, Measure],
+    report: Report,
+    quick: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+    only: str | None = None,
+) -> None:
+    """Measure everything, or the measurements whose name contains `only`, each in a directory of its own.
+
+    `quick` uses sizes that are too small to say anything, to see that all of it works. `progress` is told what is
+    being measured.
+    """
+    for name, measure in measures.items():
+        if only is None or only in name:
+            progress(name)
+            with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as directory:
+                measure(report, Work(Path(directory), quick))
