@@ -26,7 +26,18 @@ from tidegate.reads.sources import Schemas
 from tidegate.reads.spark_types import VOID, NeedsSpark
 from tidegate.tables.spark_sql import DIALECT, shorten
 
-__all__ = ["SETUP", "UNANSWERED", "NeedsSpark", "Translated", "as_spark", "tables_in", "translate"]
+__all__ = [
+    "BARE",
+    "SETUP",
+    "UNANSWERED",
+    "NeedsSpark",
+    "Translated",
+    "as_spark",
+    "parse_any",
+    "parse_query",
+    "tables_in",
+    "translate",
+]
 
 _SUFFIXES: Final = frozenset({"L", "S", "Y", "D", "F", "BD"})
 _PARSER: Any = type(DIALECT).Parser
@@ -75,7 +86,8 @@ class _Dialect(type(DIALECT)):  # type: ignore[misc]
     Parser = _Parser
 
 
-_BARE: Final = _Dialect()
+BARE: Final = _Dialect()
+"""Spark's dialect in which every function is a plain call."""
 _QUERY_STARTS: Final = frozenset({"UNION", "ALL", "EXCEPT", "MINUS", "INTERSECT", "DISTINCT", "(", ")", "AS"})
 _OPERATORS: Final = frozenset(
     ["(", "[", ",", "+", "-", "*", "/", "%", "=", "==", "<>", "!=", "<", ">", "<=", ">=", "||", "SELECT", "WHERE"]
@@ -100,7 +112,7 @@ def translate(sql: str, schemas: Schemas | None = None) -> Translated:
     Raises: `NeedsSpark` for what cannot be translated faithfully; `InvalidArgument` for what is no query; `NotFound`
     for a table or a column that is not there.
     """
-    tree = _parse(sql)
+    tree = parse_query(sql)
     try:
         written, columns = Queries(schemas or {}).write(tree)
     except RecursionError:
@@ -127,9 +139,9 @@ def as_spark(found: pa.Table, translated: Translated) -> pa.Table:
 def tables_in(sql: str) -> set[str]:
     """The names of the tables that a query reads, parts joined by dots. Raises: `InvalidArgument`."""
     try:
-        tree = _parse(sql)
+        tree = parse_query(sql)
     except NeedsSpark:
-        tree = _parse_all(sql)
+        tree = parse_any(sql)
     found: set[str] = set()
     _visit(tree, frozenset(), found)
     return found
@@ -153,7 +165,7 @@ def _visit(node: exp.Expr, hidden: frozenset[str], found: set[str]) -> None:
             _visit(each, hidden, found)
 
 
-def _parse(sql: str) -> exp.Expr:
+def parse_query(sql: str) -> exp.Expr:
     """The tree with functions as they were called. Raises: `NeedsSpark`, `InvalidArgument`."""
     sql, tokens = _tokens(sql)
     for each in tokens:
@@ -166,17 +178,17 @@ def _parse(sql: str) -> exp.Expr:
         if each.token_type == TokenType.PLUS and before.text.upper() in _OPERATORS:
             raise NeedsSpark("the sign +")
     try:
-        found = _BARE.parser().parse(list(tokens), sql)
+        found = BARE.parser().parse(list(tokens), sql)
     except (SqlglotError, ValueError, TypeError):
         # Some functions have a grammar of their own, which is left to Spark.
-        tree = _parse_all(sql)
+        tree = parse_any(sql)
         raise NeedsSpark(f"the syntax of {shorten(tree.sql('spark'))}") from None
     except RecursionError:
         raise InvalidArgument(f"the query nests too deeply: {shorten(sql)}") from None
     return _one_query(sql, found)
 
 
-def _parse_all(sql: str) -> exp.Expr:
+def parse_any(sql: str) -> exp.Expr:
     sql, tokens = _tokens(sql)
     try:
         return _one_query(sql, DIALECT.parser().parse(list(tokens), sql))
@@ -207,8 +219,3 @@ def _tokens(sql: str) -> tuple[str, Sequence[Token]]:
     while tokens and tokens[-1].token_type == TokenType.SEMICOLON:
         tokens = tokens[:-1]
     return sql, tokens
-
-
-parse_query = _parse
-parse_any = _parse_all
-BARE = _BARE

@@ -16,7 +16,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
 
 from tidegate.errors import InvalidArgument
-from tidegate.reads.translate import NeedsSpark, Translated, parse_any, parse_query, translate
+from tidegate.reads.translate import BARE, NeedsSpark, Translated, parse_any, parse_query, tables_in, translate
 from tidegate.views.build import Builder
 from tidegate.views.building import NotUnderstood
 from tidegate.views.delta import after, full
@@ -118,8 +118,6 @@ def _nodes(sql: str, sources: Mapping[str, Source], types: _Types, name: str, co
 
 
 def _qualified(tree: exp.Expr, sources: Mapping[str, Source]) -> exp.Expr:
-    from tidegate.reads.translate import BARE
-
     schema: dict[str, Any] = {each.name: dict.fromkeys(each.names, "string") for each in sources.values()}
     try:
         return qualify(with_windows(tree), schema=schema, dialect=BARE)
@@ -174,8 +172,6 @@ def _used(nodes: Sequence[Node], relation: str) -> set[str]:
 
 
 def _all_of(sql: str, sources: Mapping[str, Source]) -> tuple[set[str], dict[str, frozenset[str]]]:
-    from tidegate.reads.translate import tables_in
-
     by_name = {each.name.casefold(): each for each in sources.values()}
     named = {*tables_in(sql), *function_reads(sql)}
     inputs = {by_name[each.casefold()].name for each in named if each.casefold() in by_name}
