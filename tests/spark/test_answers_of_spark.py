@@ -144,7 +144,7 @@ def test_nothing_of_the_users_session_is_touched(spark: SparkSession, db: Databa
         ("SELECT CAST(s AS INT) FROM words", r"\[CAST_INVALID_INPUT\]"),
         ("SELECT nosuch(i) FROM nums", r"\[UNRESOLVED_ROUTINE\]"),
         ("DROP TABLE nums", "not a query"),
-        ("SELECT FROM WHERE", "PARSE_SYNTAX_ERROR"),
+        ("SELECT i FROM nums WHERE (", "PARSE_SYNTAX_ERROR"),
     ],
 )
 def test_what_spark_refuses_is_an_error_of_one_line_with_its_class(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -205,10 +206,13 @@ def test_no_place_is_put_where_a_view_is_being_filled(shop: Followed, monkeypatc
         filling += 1
         assert shop.steps("sums", at) == [], "nobody has seen what is stored there"
     assert filling, "it was filled beside the pipeline"
-    found = shop.changes("sums", at)
-    assert [(row["_change"], row["g"], row["s"]) for row in found] == [
-        ("update_before", "b", 2),
-        ("update_after", "b", n),
+    found = [(row["_change"], row["g"], row["s"]) for row in shop.changes("sums", at)]
+    # It may be filled with what the last turn but one wrote, between the two.
+    values = [2, n] if len(found) == 2 else [2, n - 1, n]
+    assert found == [
+        each
+        for before, after in pairwise(values)
+        for each in (("update_before", "b", before), ("update_after", "b", after))
     ]
 
 
