@@ -351,11 +351,12 @@ class Pipeline(PipelineState):
             if machines is None or self._stop.is_set():
                 return
             self.batch_s, self.view_s = float(batch.get("seconds", 0.0)), found.seconds
-            self._entries.update((each.path, each) for each in entries)
-            self._views[batch["last"]] = found
             span = Span(Epoch(batch["first"]), Epoch(batch["last"]))
             report = Report(WORKER, Term(term), machines.epochs.generation, span, tuple(each.path for each in entries))
             answer = machines.epochs.report(report, now_ms())
+            if answer.verdict is Verdict.TAKEN:
+                self._entries.update((each.path, each) for each in entries)
+                self._views[batch["last"]] = found
             if answer.discard:
                 self._discard(answer.discard)
             self._perform(answer.effects)

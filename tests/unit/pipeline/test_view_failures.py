@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +211,21 @@ def test_how_views_stand_is_part_of_the_status(shop: Shop) -> None:
     assert fine["files"] >= 1 and fine["last_batch_s"] >= 0 and fine["age_ms"] >= 0
     assert failed["state"] == "failed" and failed["error"].startswith("division by zero")
     eventually(lambda: shop.shown("v")["age_ms"] > shop.shown("fine")["age_ms"] - 1)
+
+
+@pytest.mark.parametrize(
+    ("term", "span"), [(-1, (1, 1)), (0, (900, 901))], ids=["of a worker that was replaced", "of epochs nobody gave out"]
+)
+def test_a_report_that_is_not_taken_changes_no_view(shop: Shop, term: int, span: tuple[int, int]) -> None:
+    """Seed 001, fencing: not its files alone, also what it says of views and of files that do not count any more."""
+    pipeline = shop.db.engine.pipeline
+    before, view = shop.manifest, shop.view("v")
+    state = {"id": view.id, **asdict(before.views[view.id]), "state": "failed", "error": "nonsense"}
+    reports = [{"view": state}, {"emptied": view.id}, {"emptied": view.nodes[0].id}]
+    batch = {"id": 0, "first": span[0], "last": span[1], "seconds": 0.0, "reports": reports}
+    pipeline.heard(pipeline.current_term + term, {"batch": batch})
+    shop.db.insert("t", row(3, 20))
+    shop.db.flush()
+    assert shop.manifest.checkpoint > before.checkpoint
+    assert shop.state("v") is not None and shop.shown("v")["state"] == "live"
+    shop.check("fine", "v", "w", "z")
