@@ -214,7 +214,9 @@ def test_how_views_stand_is_part_of_the_status(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("term", "span"), [(-1, (1, 1)), (0, (900, 901))], ids=["of a worker that was replaced", "of epochs nobody gave out"]
+    ("term", "span"),
+    [(-1, (1, 1)), (0, (900, 901))],
+    ids=["of a worker that was replaced", "of epochs nobody gave out"],
 )
 def test_a_report_that_is_not_taken_changes_no_view(shop: Shop, term: int, span: tuple[int, int]) -> None:
     """Seed 001, fencing: not its files alone, also what it says of views and of files that do not count any more."""
