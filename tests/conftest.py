@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from tidegate.runtime.settings import LogSettings
 # How long an example takes says more about the machine, and about what is imported first, than about the law.
 hypothesis_settings.register_profile("tidegate", deadline=None)
 hypothesis_settings.load_profile("tidegate")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Run in the background, and processes that tests interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
