@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.bench.workloads.nexmark_queries import QUERIES
-from tidegate.bench.workloads.workload import Change, Numbers, Row, Rows, Workload, chosen, numbered, phrases, words
+from tidegate.bench.workloads.workload import Numbers, Transactions, Workload, chosen, numbered, phrases, words
 
 __all__ = ["KEYS", "NEXMARK", "QUERIES", "SCHEMAS", "Changes", "tables"]
 
@@ -143,49 +143,27 @@ def _bids(
     return pa.table(columns, schema=SCHEMAS["bid"])
 
 
-class Changes:
+class Changes(Transactions):
     """Transactions over tables that `tables` gave: events go on, and rows of before change and go.
 
     Joined columns and times change too: a bid's auction, bidder and time, an auction's seller, category and end.
     """
 
     def __init__(self, tables: Mapping[str, pa.Table], seed: int = 1) -> None:
-        self._random = np.random.default_rng([seed, 0xB1D])
-        self._rows = {name: Rows(name, table, KEYS[name]) for name, table in tables.items()}
+        super().__init__(tables, KEYS, [seed, 0xB1D])
         highest = {name: pc.max(table["id"]).as_py() for name, table in tables.items()}
         self._people = (highest["person"] or _FIRST_ID - 1) - _FIRST_ID + 1
         self._auctions = (highest["auction"] or _FIRST_ID - 1) - _FIRST_ID + 1
         self._bids = highest["bid"] or 0
         self._event = sum(table.num_rows for table in tables.values())
-        self._steps = (
+        self.steps = (
             [self._bid] * 10 + [self._auction] * 2 + [self._person] + [self._change_bid] * 4 + [self._drop_bid] * 3
             + [self._change_auction] * 2 + [self._drop_auction] + [self._change_person] + [self._drop_person]
         )  # fmt: skip
 
-    def next(self, steps: int = 10) -> list[Change]:
-        """One transaction of so many steps: what it puts and deletes, table by table."""
-        for _ in range(steps):
-            self._steps[int(self._random.integers(0, len(self._steps)))]()
-        found = (each.take() for each in self._rows.values())
-        return [each for each in found if each is not None]
-
-    def tables(self) -> dict[str, pa.Table]:
-        """All tables as the transactions so far have left them."""
-        return {name: each.table() for name, each in self._rows.items()}
-
-    def _any(self, table: str) -> Row | None:
-        return self._rows[table].pick(self._random)
-
-    def _number(self, low: int, high: int) -> int:
-        return int(self._random.integers(low, high))
-
     def _next_time(self) -> Numbers:
         self._event += 1
         return _times(np.array([self._event]))
-
-    def _put_all(self, table: str, rows: pa.Table) -> None:
-        for each in rows.to_pylist():
-            self._rows[table].put(each)
 
     # -- steps -----------------------------------------------------------------------------------------------
 

@@ -17,10 +17,8 @@ import pyarrow.compute as pc
 
 from tidegate.bench.workloads.tpch_queries import QUERIES
 from tidegate.bench.workloads.workload import (
-    Change,
     Numbers,
-    Row,
-    Rows,
+    Transactions,
     Workload,
     chosen,
     days,
@@ -283,7 +281,7 @@ def _lines(
     return lines, price * (100 - discount) * (100 + tax) // 10_000
 
 
-class Changes:
+class Changes(Transactions):
     """Transactions over tables that `tables` gave: orders come and go, and rows of every table change.
 
     Joined columns change too: an order's customer and date, a line's part and supplier, the nation of customers and
@@ -291,39 +289,17 @@ class Changes:
     """
 
     def __init__(self, tables: Mapping[str, pa.Table], seed: int = 1) -> None:
-        self._random = np.random.default_rng([seed, 0xC4A])
-        self._rows = {name: Rows(name, table, KEYS[name]) for name, table in tables.items()}
+        super().__init__(tables, KEYS, [seed, 0xC4A])
         self._sizes = _Sizes(0)
         for name in ("supplier", "part", "customer", "orders"):
             highest = pc.max(tables[name].column(0)).as_py() if tables[name].num_rows else 0
             setattr(self._sizes, name, max(getattr(self._sizes, name), highest))
-        self._steps = (
+        self.steps = (
             [self._order] * 4 + [self._drop_order] * 3 + [self._move_order] * 2 + [self._change_line] * 4
             + [self._drop_line] * 2 + [self._change_customer] * 2 + [self._change_part] * 2
             + [self._change_partsupp] * 2 + [self._change_supplier, self._customer, self._drop_customer]
             + [self._drop_part, self._change_nation]
         )  # fmt: skip
-
-    def next(self, steps: int = 10) -> list[Change]:
-        """One transaction of so many steps: what it puts and deletes, table by table."""
-        for _ in range(steps):
-            self._steps[int(self._random.integers(0, len(self._steps)))]()
-        found = (each.take() for each in self._rows.values())
-        return [each for each in found if each is not None]
-
-    def tables(self) -> dict[str, pa.Table]:
-        """All tables as the transactions so far have left them."""
-        return {name: each.table() for name, each in self._rows.items()}
-
-    def _any(self, table: str) -> Row | None:
-        return self._rows[table].pick(self._random)
-
-    def _number(self, low: int, high: int) -> int:
-        return int(self._random.integers(low, high))
-
-    def _put_all(self, table: str, rows: pa.Table) -> None:
-        for each in rows.to_pylist():
-            self._rows[table].put(each)
 
     # -- steps -----------------------------------------------------------------------------------------------
 

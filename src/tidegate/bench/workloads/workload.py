@@ -5,7 +5,7 @@ Everything is drawn from a seed: the same seed gives the same rows and the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -126,6 +126,38 @@ class Rows:
         found = self.take()
         self._touched = before
         return found or Change(self.name, self._base.slice(0, 0), self._base.slice(0, 0).select(list(self.key)))
+
+
+class Transactions:
+    """Random transactions over tables, of steps that a workload has in `steps`; one that is there twice is twice as
+    likely."""
+
+    steps: Sequence[Callable[[], None]]
+
+    def __init__(self, tables: Mapping[str, pa.Table], keys: Mapping[str, Sequence[str]], seed: Sequence[int]) -> None:
+        self._random = np.random.default_rng(seed)
+        self._rows = {name: Rows(name, table, keys[name]) for name, table in tables.items()}
+
+    def next(self, steps: int = 10) -> list[Change]:
+        """One transaction of so many steps: what it puts and deletes, table by table."""
+        for _ in range(steps):
+            self.steps[self._number(0, len(self.steps))]()
+        found = (each.take() for each in self._rows.values())
+        return [each for each in found if each is not None]
+
+    def tables(self) -> dict[str, pa.Table]:
+        """All tables as the transactions so far have left them."""
+        return {name: each.table() for name, each in self._rows.items()}
+
+    def _any(self, table: str) -> Row | None:
+        return self._rows[table].pick(self._random)
+
+    def _number(self, low: int, high: int) -> int:
+        return int(self._random.integers(low, high))
+
+    def _put_all(self, table: str, rows: pa.Table) -> None:
+        for each in rows.to_pylist():
+            self._rows[table].put(each)
 
 
 def applied(
