@@ -22,7 +22,7 @@ demo: setup ## watch a bank for a minute: transfers, Spark, reads at every level
 	$(VENV)/bin/tidegate demo
 
 test: setup lint ## lint, type-check and run every test
-	$(PY) -m pytest -n 3  # More than the two cores: a good part of the tests waits for processes.
+	$(PY) -m pytest -n 3 --dist worksteal  # More than the two cores: a good part of the tests waits for processes.
 
 test-long: setup ## thousands of random views (TIDEGATE_RANDOM_VIEWS says how many) and runs of the simulator
 	$(PY) -m pytest -n 2 -m long
