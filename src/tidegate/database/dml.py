@@ -17,7 +17,7 @@ from sqlglot import exp
 from tidegate.catalog.statements import Query, parse
 from tidegate.database.cut_reader import TableAt
 from tidegate.database.row_taker import RowTaker
-from tidegate.database.view_reads import Views, inline
+from tidegate.database.view_reads import Views, inline, naming
 from tidegate.errors import InvalidArgument, NotFound, SchemaMismatch
 from tidegate.log.batch import Batch
 from tidegate.reads.params import Params, bind
@@ -241,9 +241,10 @@ def read(
             place = database.place_at([name], at)
             # Computed from the tables, so that the transaction's own rows count.
             found.inlined |= {each: (view, place) for each, view in place.views.items()}
-    sql = inline(sql, found)
+    text = inline(sql, found)
     own = {each.table.id: txn.own_changes(each.table) for each in found.tables.values()}
-    return _answer(database, sql, found.tables, own, given)
+    with naming(sql, text):
+        return _answer(database, text, found.tables, own, given, sql)
 
 
 def _answer(
@@ -252,13 +253,15 @@ def _answer(
     tables: Mapping[str, TableAt],
     own: Mapping[int, Sequence[Batch]] | None = None,
     given: Mapping[str, pa.Table] | None = None,
+    asked: str = "",
 ) -> pa.Table:
+    """`asked` is what messages name, if that is another text."""
     try:
         return database.cut_reader.query(sql, tables, own, given)
     except NeedsSpark as error:
         raise InvalidArgument(
-            f"{sql!r} cannot be computed inside a transaction as Spark would: {error.reason}; read it with db.query,"
-            f" and write the result"
+            f"{asked or sql!r} cannot be computed inside a transaction as Spark would: {error.reason}; read it with"
+            f" db.query, and write the result"
         ) from error
 
 

@@ -25,7 +25,7 @@ from tidegate.database.session import Memory, Session
 from tidegate.database.snapshot import Snapshot
 from tidegate.database.table_calls import TableCalls
 from tidegate.database.tails import TailTooLong
-from tidegate.database.view_reads import Views, inline, is_sooner_stored, resolve
+from tidegate.database.view_reads import Views, inline, is_sooner_stored, may_differ, naming, resolve
 from tidegate.errors import InvalidArgument, Unavailable
 from tidegate.reads.consistency import Asked, Consistency, Seen
 from tidegate.reads.params import Params, bind
@@ -173,9 +173,10 @@ class ReadCalls(TableCalls):
         place, views = self._place(prepared, wanted, memory, snapshot, until, cancel)
         try:
             text = inline(prepared.sql, views)
-            engine, rows = self._compute(
-                text, views.tables, wanted, until, cancel, by_spark=not (views.inlined and may_wait)
-            )
+            with naming(prepared.sql, text):
+                engine, rows = self._compute(
+                    text, views.tables, wanted, until, cancel, by_spark=not (views.inlined and may_wait)
+                )
         except (TailTooLong, NeedsSpark):
             if not may_wait:
                 raise
@@ -186,7 +187,8 @@ class ReadCalls(TableCalls):
                 text = inline(prepared.sql, views)
             except NeedsSpark as error:
                 raise Unavailable(f"{error.reason} is being filled; see SHOW MATERIALIZED VIEWS") from error
-            engine, rows = self._compute(text, views.tables, wanted, until, cancel)
+            with naming(prepared.sql, text):
+                engine, rows = self._compute(text, views.tables, wanted, until, cancel)
         if memory is not None:
             memory.read(place.at)
         return Result(rows, place.at, engine=engine, waited_ms=place.waited_ms, views=views.how)
@@ -247,13 +249,15 @@ class ReadCalls(TableCalls):
         place, views = self._place(prepared, wanted, memory, snapshot, until)
         try:
             text = inline(prepared.sql, views)
-            found = ResultStream(self.cut_reader.stream(text, views.tables), place.at, place.waited_ms)
+            with naming(prepared.sql, text):
+                found = ResultStream(self.cut_reader.stream(text, views.tables), place.at, place.waited_ms)
         except TailTooLong:
             if wanted.asked.level == "timestamp" or snapshot is not None:
                 raise
             place, views = self._place(prepared, wanted, memory, snapshot, until, checkpoint=True)
             text = inline(prepared.sql, views)
-            found = ResultStream(self.cut_reader.stream(text, views.tables), place.at, place.waited_ms)
+            with naming(prepared.sql, text):
+                found = ResultStream(self.cut_reader.stream(text, views.tables), place.at, place.waited_ms)
         except NeedsSpark as error:
             raise InvalidArgument(
                 f"{shown(sql)} cannot be streamed: only Spark can answer it ({error.reason}); use query, or a Spark job"
@@ -290,7 +294,9 @@ class ReadCalls(TableCalls):
             manifest = None if snapshot is None else snapshot.manifest
             found = self._resolved({name: name for name in prepared.tables}, place, manifest)
             may_wait = found.inlined and not checkpoint and wanted.asked.level != "timestamp" and snapshot is None
-            if may_wait and is_sooner_stored(place, self.cut_reader.store.at(place.at)):
+            if may_wait and place.checkpoint_ms is not None:
+                may_wait = may_differ(found) or is_sooner_stored(place, self.cut_reader.store.at(place.at))
+            if may_wait and place.checkpoint_ms is not None:
                 place = self._begin_read(wanted, seen, prepared.tables, until, cancel, checkpoint=True)
                 found = self._resolved({name: name for name in prepared.tables}, place, None)
             if manifest is not None:
