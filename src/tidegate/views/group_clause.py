@@ -14,6 +14,7 @@ from tidegate.views.from_clause import FromClause
 from tidegate.views.grouping import grouping_sets, set_id, with_grouping
 from tidegate.views.names import aggregates_in, is_aggregate, windows_in
 from tidegate.views.operators import Aggregate, Explode, Filter, Op, Project, Union, Window, blocking, column, names_in
+from tidegate.views.ties import settled
 from tidegate.views.time_windows import check_time, hops, hops_in
 
 
@@ -256,6 +257,7 @@ class GroupClause(FromClause):
                 mapping[one.sql()] = names[one.sql()] = name
                 made[name] = one.copy()
                 made[name].set("partition_by", [column(each) for each in dict.fromkeys(partition)])
+                settled(made[name], at.op.keys)
             at.op = Window(at.op, tuple(dict.fromkeys(partition)), made)
             exprs = [
                 each.transform(
