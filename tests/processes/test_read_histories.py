@@ -19,6 +19,7 @@ from history_client import SETTINGS, TABLES, look, open_database
 
 import tidegate
 from children import Child, owner_pid
+from helpers import eventually
 from tidegate.database import engine
 from tidegate.tables.changes import changes_of
 from tidegate.tables.schema import TS
@@ -178,7 +179,8 @@ def test_whoever_is_killed_every_answer_keeps_its_promise(tmp_path, monkeypatch)
             bank.disturb()
         for each in bank.running.values():
             each.wait_ready()
-        time.sleep(1.0)  # What goes on with the last sessions reads once more.
+        before = len(bank.records())
+        eventually(lambda: len(bank.records()) > before + 10, 60, "reads of what goes on with the last sessions")
         bank.finish()
     finally:
         bank.kill_all()

@@ -1,8 +1,7 @@
 """Barriers, workers and checkpoint commits under the simulator, which repeats itself and can fail. Seed 001."""
 
-from collections import Counter
-
 import pytest
+from lives import finds, keeps_its_promises, meets, repeats_itself
 
 from tidegate.sim.pipe_bugs import PIPE_BUGS
 from tidegate.sim.pipe_world import simulate
@@ -20,43 +19,24 @@ def test_every_checkpoint_equals_the_model_of_the_log_under_faults(first):
     and none above; checkpoints never go back; what the pointer or a pin names exists; once the faults have stopped, all
     that was acknowledged becomes visible and orphans are removed. Over crashes between any two effects of owners and
     workers, takeovers, late, repeated and lost messages, unknown outcomes, failing disks and losses of power."""
-    for seed in range(first, first + CHUNK):
-        outcome = simulate(seed)
-        assert outcome.violation is None, (
-            f"{outcome.violation}\nreplay: tidegate simulate --world pipeline --seed {seed} --trace\n"
-            + "\n".join(outcome.trace[-40:])
-        )
+    keeps_its_promises(simulate, "pipeline", range(first, first + CHUNK))
 
 
 def test_the_same_seed_gives_the_same_trace_twice():
-    first, second = simulate(5, steps=300), simulate(5, steps=300)
-    assert first.digest == second.digest
-    assert first.trace == second.trace
-    assert first.digest != simulate(6, steps=300).digest
+    repeats_itself(simulate, 5, steps=300)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(PIPE_BUGS))
 def test_a_planted_bug_is_found(name):
     """A simulator that cannot fail proves nothing."""
-    with PIPE_BUGS[name]():
-        for seed in range(BUG_SEEDS):
-            if simulate(seed).violation is not None:
-                return
-    pytest.fail(f"{name} went unnoticed in {BUG_SEEDS} runs")
+    finds(simulate, PIPE_BUGS[name](), range(BUG_SEEDS))
 
 
 @pytest.mark.slow
 def test_the_runs_meet_what_they_are_meant_to_meet():
     """Each mark is something that must have happened for the runs to mean anything."""
-    marks = Counter()
-    missing = list(MUST_HAPPEN)
-    for seed in range(500, 560):
-        marks.update(simulate(seed).marks)
-        missing = [mark for mark in MUST_HAPPEN if not any(mark in each for each in marks)]
-        if not missing:
-            return
-    pytest.fail(f"never happened in 60 runs: {missing}")
+    meets(simulate, MUST_HAPPEN, range(500, 560))
 
 
 MUST_HAPPEN = [

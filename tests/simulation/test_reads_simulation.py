@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+from lives import keeps_its_promises, meets, repeats_itself
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.reads.consistency import Asked
@@ -25,19 +26,11 @@ def test_every_answer_is_one_cut_as_fresh_as_asked_for_under_faults(first):
     another process; strong, session and bounded reads hold what they say, whatever the clocks of readers show; nobody
     waits for what is served; once the faults have stopped, every read is answered. Over deaths and takeovers of owners,
     lost, late and repeated requests, jumping clocks, and a pipeline that stands."""
-    for seed in range(first, first + CHUNK):
-        outcome = simulate(seed)
-        assert outcome.violation is None, (
-            f"{outcome.violation}\nreplay: tidegate simulate --world reads --seed {seed} --trace\n"
-            + "\n".join(outcome.trace[-40:])
-        )
+    keeps_its_promises(simulate, "reads", range(first, first + CHUNK))
 
 
 def test_the_same_seed_gives_the_same_trace_twice():
-    first, second = simulate(5, steps=300), simulate(5, steps=300)
-    assert first.digest == second.digest
-    assert first.trace == second.trace
-    assert first.digest != simulate(6, steps=300).digest
+    repeats_itself(simulate, 5, steps=300)
 
 
 BREAKS = {
@@ -82,14 +75,7 @@ def test_a_planted_bug_is_found(name):
 @pytest.mark.slow
 def test_the_runs_meet_what_they_are_meant_to_meet():
     """Each mark is something that must have happened for the runs to mean anything."""
-    marks = Counter()
-    missing = list(MUST_HAPPEN)
-    for seed in range(500, 560):
-        marks.update(simulate(seed).marks)
-        missing = [mark for mark in MUST_HAPPEN if not any(mark in each for each in marks)]
-        if not missing:
-            return
-    pytest.fail(f"never happened in 60 runs: {missing}")
+    meets(simulate, MUST_HAPPEN, range(500, 560))
 
 
 MUST_HAPPEN = [

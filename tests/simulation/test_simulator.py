@@ -1,9 +1,8 @@
 """The simulator holds every promise over many lives, repeats itself, and finds the bugs people make."""
 
-from collections import Counter
-
 import pytest
 from click.testing import CliRunner
+from lives import finds, keeps_its_promises, meets, repeats_itself
 
 from tidegate.cli.simulate import simulate as command
 from tidegate.sim.bugs import BUGS
@@ -17,32 +16,19 @@ FIRSTS = [*range(0, 250, CHUNK), *(pytest.param(each, marks=pytest.mark.long) fo
 @pytest.mark.parametrize("first", FIRSTS)
 def test_every_promise_holds_under_faults(first):
     """Promises 1 and 6: order and survival, over crashes, torn disks, jumping clocks and late wakers."""
-    for seed in range(first, first + CHUNK):
-        outcome = simulate(seed)
-        assert outcome.violation is None, (
-            f"{outcome.violation}\nreplay: tidegate simulate --world log --seed {seed} --trace\n"
-            + "\n".join(outcome.trace[-40:])
-        )
+    keeps_its_promises(simulate, "log", range(first, first + CHUNK))
 
 
 @pytest.mark.parametrize("seed", [3, 77, 2024])
 def test_the_same_seed_gives_the_same_trace_twice(seed):
-    first, second = simulate(seed), simulate(seed)
-    assert first.digest == second.digest
-    assert first.trace == second.trace
-    assert first.digest != simulate(seed + 1).digest
+    repeats_itself(simulate, seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(BUGS))
 def test_a_planted_bug_is_found(name):
     """A simulator that cannot fail proves nothing."""
-    with BUGS[name]():
-        for seed in range(100):
-            outcome = simulate(seed)
-            if outcome.violation is not None:
-                return
-    pytest.fail(f"{name} went unnoticed in 100 runs")
+    finds(simulate, BUGS[name](), range(100))
 
 
 def test_a_planted_bug_is_gone_afterwards():
@@ -54,11 +40,7 @@ def test_a_planted_bug_is_gone_afterwards():
 @pytest.mark.slow
 def test_the_runs_meet_what_they_are_meant_to_meet():
     """Each mark is something that must have happened for the runs to mean anything."""
-    marks: Counter[str] = Counter()
-    for seed in range(120):
-        marks.update(simulate(seed).marks)
-    missing = [mark for mark in MUST_HAPPEN if not any(mark in each for each in marks)]
-    assert not missing, f"never happened in 120 runs: {missing}"
+    meets(simulate, MUST_HAPPEN, range(120))
 
 
 MUST_HAPPEN = [

@@ -1,8 +1,7 @@
 """Consume, process and produce is exactly once under the simulator, which repeats itself and can fail."""
 
-from collections import Counter
-
 import pytest
+from lives import finds, keeps_its_promises, meets, repeats_itself
 
 from tidegate.sim.sub_bugs import SUB_BUGS
 from tidegate.sim.sub_world import simulate
@@ -20,44 +19,25 @@ BUG_FIRST = 6
 def test_every_input_is_consumed_once_under_faults(first):
     """Seed 002 and promise 6: no acknowledgement lost, none twice, nothing delivered after it was consumed, and in the
     end everything consumed, over crashes, takeovers, failing disks, and lost, late and repeated requests."""
-    for seed in range(first, first + CHUNK):
-        outcome = simulate(seed)
-        assert outcome.violation is None, (
-            f"{outcome.violation}\nreplay: tidegate simulate --world subscriptions --seed {seed} --trace\n"
-            + "\n".join(outcome.trace[-40:])
-        )
+    keeps_its_promises(simulate, "subscriptions", range(first, first + CHUNK))
 
 
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_trace_twice():
-    first, second = simulate(5, steps=800), simulate(5, steps=800)
-    assert first.digest == second.digest
-    assert first.trace == second.trace
-    assert first.digest != simulate(6, steps=300).digest
+    repeats_itself(simulate, 5, steps=800)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SUB_BUGS))
 def test_a_planted_bug_is_found(name):
     """A simulator that cannot fail proves nothing."""
-    with SUB_BUGS[name]():
-        for seed in range(BUG_FIRST, BUG_FIRST + BUG_SEEDS):
-            if simulate(seed).violation is not None:
-                return
-    pytest.fail(f"{name} went unnoticed in {BUG_SEEDS} runs")
+    finds(simulate, SUB_BUGS[name](), range(BUG_FIRST, BUG_FIRST + BUG_SEEDS))
 
 
 @pytest.mark.slow
 def test_the_runs_meet_what_they_are_meant_to_meet():
     """Each mark is something that must have happened for the runs to mean anything."""
-    marks = Counter()
-    missing = list(MUST_HAPPEN)
-    for seed in range(502, 530):
-        marks.update(simulate(seed).marks)
-        missing = [mark for mark in MUST_HAPPEN if not any(mark in each for each in marks)]
-        if not missing:
-            return
-    pytest.fail(f"never happened in 30 runs: {missing}")
+    meets(simulate, MUST_HAPPEN, range(502, 530))
 
 
 MUST_HAPPEN = [

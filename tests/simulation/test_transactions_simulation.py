@@ -1,8 +1,7 @@
 """Transactions over several channels hold every promise under the simulator, which repeats itself and can fail."""
 
-from collections import Counter
-
 import pytest
+from lives import finds, keeps_its_promises, meets, repeats_itself
 
 from tidegate.sim.txn_bugs import TXN_BUGS
 from tidegate.sim.txn_world import simulate
@@ -18,45 +17,26 @@ BUG_SEEDS = 60
 def test_transactions_keep_every_promise_under_faults(first):
     """Promises 2, 3, 6 and 7: atomic over channels, an open one blocks nobody, outcomes are final, over crashes,
     takeovers, zombies, failing disks, and lost, late and repeated requests."""
-    for seed in range(first, first + CHUNK):
-        outcome = simulate(seed)
-        assert outcome.violation is None, (
-            f"{outcome.violation}\nreplay: tidegate simulate --world transactions --seed {seed} --trace\n"
-            + "\n".join(outcome.trace[-40:])
-        )
+    keeps_its_promises(simulate, "transactions", range(first, first + CHUNK))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [5, 2024])
 def test_the_same_seed_gives_the_same_trace_twice(seed):
-    first, second = simulate(seed), simulate(seed)
-    assert first.digest == second.digest
-    assert first.trace == second.trace
-    assert first.digest != simulate(seed + 1, steps=300).digest
+    repeats_itself(simulate, seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(TXN_BUGS))
 def test_a_planted_bug_is_found(name):
     """A simulator that cannot fail proves nothing."""
-    with TXN_BUGS[name]():
-        for seed in range(BUG_SEEDS):
-            if simulate(seed).violation is not None:
-                return
-    pytest.fail(f"{name} went unnoticed in {BUG_SEEDS} runs")
+    finds(simulate, TXN_BUGS[name](), range(BUG_SEEDS))
 
 
 @pytest.mark.slow
 def test_the_runs_meet_what_they_are_meant_to_meet():
     """Each mark is something that must have happened for the runs to mean anything."""
-    marks = Counter()
-    missing = list(MUST_HAPPEN)
-    for seed in range(500, 560):
-        marks.update(simulate(seed).marks)
-        missing = [mark for mark in MUST_HAPPEN if not any(mark in each for each in marks)]
-        if not missing:
-            return
-    pytest.fail(f"never happened in 60 runs: {missing}")
+    meets(simulate, MUST_HAPPEN, range(500, 560))
 
 
 MUST_HAPPEN = [

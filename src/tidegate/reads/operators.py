@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
@@ -63,16 +64,16 @@ def only(node: exp.Expr, *allowed: str) -> None:
             raise NeedsSpark(f"{name.rstrip('_').replace('_', ' ').upper()} in {type(node).__name__.upper()}")
 
 
-class Operators:
+class Operators(ABC):
     """What `Expressions` is made of: it writes the sides."""
 
     def __init__(self, scope: Scope, query: QueryCompiler) -> None:
         self.scope = scope
         self._query = query
 
+    @abstractmethod
     def write(self, node: exp.Expr) -> Typed:
         """Raises: `NeedsSpark`, `InvalidArgument`."""
-        raise NotImplementedError
 
     def all(self, nodes: Sequence[exp.Expr]) -> list[Typed]:
         return [self.write(each) for each in nodes]

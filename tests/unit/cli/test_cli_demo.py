@@ -24,7 +24,7 @@ from tidegate.cli.main import tidegate
 from tidegate.database import engine as engine_module
 from tidegate.runtime.log import Log
 
-COMMAND = [sys.executable, "-m", "tidegate.cli.main"]
+COMMAND = [sys.executable, "-m", "tidegate"]
 
 
 @pytest.mark.slow
