@@ -8,6 +8,7 @@ same is said in docs/benchmarks.md.
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -216,6 +217,8 @@ def _differ(found: peer_inputs.Answer, expected: peer_inputs.Answer) -> str:
 )
 def main(environments: Path, as_json: bool, check: bool, quick: bool, only: str | None, minutes: float) -> None:
     """Run both workloads and the bank on Tidegate, Pathway, Flink and DuckDB."""
+    # By an exception, so that a side that runs is ended as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     report = Report(as_json=as_json)
     sides = Sides(environments.absolute(), timeout_s=minutes * 60)
     run(report, quick, lambda name: click.echo(f"measuring {name}", err=True), only, sides=sides)

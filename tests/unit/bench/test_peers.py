@@ -5,10 +5,14 @@ The peers are not needed here: DuckDB's side runs, and the others fail as they w
 
 import io
 import json
+import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from helpers import eventually
 from tidegate.bench import peer_inputs, peer_sides, peers
 from tidegate.bench.peer_ours import Ours
 from tidegate.bench.peer_sides import SideFailed
@@ -126,3 +130,29 @@ def test_a_side_that_fails_says_why(tmp_path, monkeypatch):
     (tmp_path / "bad_side.py").write_text("raise SystemExit('no licence')")
     with pytest.raises(SideFailed, match="ended with 1: no licence"):
         peer_sides.run_side("bad", sys.executable, ["keyed"], tmp_path / "out")
+
+
+def test_when_the_run_is_ended_the_side_that_runs_ends_with_it(tmp_path):
+    """By its process id: nothing that a benchmark starts outlives it."""
+    (tmp_path / "duckdb_side.py").write_text(
+        "import os, pathlib, time\n"
+        f"pathlib.Path({str(tmp_path / 'new')!r}).write_text(str(os.getpid()))\n"
+        f"os.rename({str(tmp_path / 'new')!r}, {str(tmp_path / 'pid')!r})\n"
+        "time.sleep(60)"
+    )
+    run = (
+        "import pathlib, sys\n"
+        "from tidegate.bench import peer_sides, peers\n"
+        f"peer_sides.SCRIPTS = pathlib.Path({str(tmp_path)!r})\n"
+        f"sys.argv = ['peers', '--quick', '--only', 'keyed', '--environments', {str(tmp_path / 'none')!r}]\n"
+        "peers.main()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", run], stderr=subprocess.DEVNULL)
+    try:
+        side = int(eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), 60, "a side"))
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
+        eventually(lambda: not Path(f"/proc/{side}").exists(), 10, "the end of the side")
+    finally:
+        process.kill()
+        process.wait()
