@@ -195,5 +195,9 @@ class Corruption(TidegateError):
         self.why = why
 
 
+class SourceUnreadable(TidegateError):
+    """What a captured database says of its changes is not what it can say: it is damaged, or of an unknown version."""
+
+
 class InvariantBroken(TidegateError):
     """A defect in Tidegate itself, not in the call."""

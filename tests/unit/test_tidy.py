@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "stores": {"errors", "ports", "stores"},
     "runtime": {"errors", "clock", "ports", "log", "txn", "stores", "runtime"},
 }
+MAY_IMPORT["cdc"] = {"errors", "cdc"}
 MAY_IMPORT["barrier"] = {"errors", "clock", "log", "barrier"}
 MAY_IMPORT["reads"] = {"errors", "clock", "tables", "catalog", "reads"}
 MAY_IMPORT["views"] = {"errors", "clock", "tables", "reads", "views"}
@@ -29,7 +30,7 @@ MAY_IMPORT["pipeline"] = (
 MAY_IMPORT["pipeline"] |= MAY_IMPORT["views"]
 MAY_IMPORT["database"] = MAY_IMPORT["pipeline"] | {"reads", "database", "spark"}
 MAY_IMPORT["sim"] = MAY_IMPORT["database"] | {"sim"}
-PURE = ("clock", "log", "txn", "topics", "tables", "catalog", "barrier", "reads", "views")
+PURE = ("clock", "log", "txn", "topics", "tables", "catalog", "barrier", "reads", "views", "cdc")
 IMPURE_MODULES = {"time", "random", "os", "io", "socket", "subprocess", "sqlite3", "uuid", "secrets", "tempfile"}
 LONGEST = 500
 
