@@ -85,7 +85,7 @@ class Scope:
         return None
 
     def star(self, alias: str | None = None) -> list[Column]:
-        """All columns, or those of one source. Raises: `NotFound`."""
+        """All columns, or those of one source, or the fields of one column. Raises: `NotFound`."""
         if alias is None:
             shown = list(self.merged)
             for source in self.sources:
@@ -94,6 +94,10 @@ class Scope:
         for source in self.sources:
             if source.alias.casefold() == alias.casefold():
                 return list(source.columns)
+        column = self._own([alias])
+        if column is not None and is_struct(column[0].type):
+            fields = [_inside(column[0], [each.name])[0] for each in column[0].type]
+            return [Column(each.name, one.type, one.sql) for each, one in zip(column[0].type, fields)]
         raise NotFound(f"there is no table {alias!r} in FROM")
 
 

@@ -38,11 +38,10 @@ class Builder(GroupClause):
         if given := node.args.get("with_"):
             if given.args.get("recursive"):
                 raise NotUnderstood("a recursive query")
-            self.ctes = dict(before)
             for each in given.expressions:
                 if each.args["alias"].args.get("columns"):
                     raise NotUnderstood("a WITH that names columns")
-                self.ctes[each.alias.casefold()] = each.this
+                self.ctes = {**self.ctes, each.alias.casefold(): self.cte(each.this)}
         try:
             match node:
                 case exp.Select():
@@ -92,10 +91,10 @@ class Builder(GroupClause):
         conditions = [self.resolve_keeping(each, at) for each in conjuncts(having.this if having else None)]
         order = self._order_of(node, shown, exprs, at, windows)
         qualify = node.args.get("qualify")
-        kept = None if qualify is None else self.windowed(self.resolve(qualify.this, at), windows, at)
+        kept = None if qualify is None else self.windowed(self.resolve_keeping(qualify.this, at), windows, at)
         every = [*exprs, *conditions, *(each.this for each in order), *([] if kept is None else [kept])]
         if node.args.get("group") is not None or any(aggregates_in(each) for each in every):
-            every = self.aggregate(node, every, at)
+            every = self.aggregate(node, self._joined_within(every, at), at)
         elif having is not None:
             raise NotUnderstood("HAVING without an aggregate")
         else:
@@ -110,9 +109,9 @@ class Builder(GroupClause):
                 Subqueries(self, at).condition(each, resolved=True)
             else:
                 at.op = Filter(at.op, each)
-        joined = self._joined([*exprs, *keys], at)
-        exprs, keys = joined[: len(exprs)], joined[len(exprs) :]
-        listed = [*exprs, *keys, *([] if kept is None else [kept])]
+        listed = self._joined([*exprs, *keys, *([] if kept is None else [kept])], at)
+        exprs, keys = listed[: len(exprs)], listed[len(exprs) : len(exprs) + len(keys)]
+        kept = None if kept is None else listed[-1]
         if any(windows_in(each) for each in listed):
             listed = self.windows(listed, at)
             exprs, keys = listed[: len(exprs)], listed[len(exprs) : len(exprs) + len(keys)]
@@ -130,6 +129,22 @@ class Builder(GroupClause):
             if subqueries_in(each) and each.sql() not in done:
                 done[each.sql()] = Subqueries(self, at).scalar_parts(each)
         return [done[each.sql()].copy() if subqueries_in(each) else each for each in exprs]
+
+    def _joined_within(self, exprs: list[exp.Expr], at: Select) -> list[exp.Expr]:
+        """Expressions with columns for the subqueries that aggregates are given: those are joined before rows are
+        grouped, each once."""
+        done: dict[str, exp.Expr] = {}
+        found = []
+        for each in exprs:
+            holder = exp.Paren(this=each.copy())
+            for call in aggregates_in(holder):
+                if not subqueries_in(call):
+                    continue
+                if (text := call.sql()) not in done:
+                    done[text] = Subqueries(self, at).scalar_parts(call)
+                call.replace(done[text].copy())
+            found.append(holder.this)
+        return found
 
     def _shown(self, node: exp.Expr, shown: list[str], exprs: list[exp.Expr], order: list[Any], at: Select) -> Out:
         """The columns of a SELECT, then DISTINCT, ORDER BY and LIMIT."""
@@ -161,7 +176,9 @@ class Builder(GroupClause):
                 raise NotUnderstood("DISTINCT ON")
             if not {each.this.name for each in order if is_cut} <= set(made):
                 raise NotUnderstood("ORDER BY of something that SELECT DISTINCT does not show")
-            out = Out(Project(at.op, made, ()), list(zip(shown, inner)))
+            # What is stored below it is told apart by its own keys.
+            carried = {name: column(name) for name in keys if name not in made}
+            out = Out(Project(at.op, {**made, **carried}, keys), list(zip(shown, inner)))
             out = self.row_level(out, "DISTINCT is of its rows")
             inner = [name for _, name in out.columns]
             mapping = dict(zip(made, list(dict.fromkeys(inner))))
@@ -232,7 +249,7 @@ class Builder(GroupClause):
                     )
                     each.set("this", self.windowed(self.rest(key, at), windows, at))
                 else:
-                    each.set("this", self.windowed(self.resolve(key, at), windows, at))
+                    each.set("this", self.windowed(self.resolve_keeping(key, at), windows, at))
             found.append(each)
         return found
 

@@ -65,9 +65,27 @@ class Select:
     hops: tuple[str, exp.Expr] | None = None
     """The call of `window` that it has, and what stands for it."""
 
+    def shown(self, name: str) -> str:
+        """The name that a query has for a column of the operator."""
+        return next((known for each in self.env.values() for known, inner in each.items() if inner == name), name)
+
+
+@dataclass(frozen=True, slots=True)
+class Cte:
+    """A query of a WITH."""
+
+    query: exp.Expr
+    sees: dict[str, Cte]
+    """Those before it, where it stands: the same names may mean others where it is used."""
+    meaning: int
+    """The same number: the same rows."""
+
 
 class Names(ABC):
-    """The names and the nodes of one view. `nodes` are what must be stored before the last operator is computed."""
+    """The names and the nodes of one view. `nodes` are what must be stored before the last operator is computed.
+
+    `relations` are by the names that the query has for them.
+    """
 
     def __init__(
         self,
@@ -76,13 +94,14 @@ class Names(ABC):
         node_name: Callable[[int], str],
         on_node: Callable[[Node], None],
     ) -> None:
-        self.relations = {name.casefold(): each for name, each in relations.items()}
+        self.relations = dict(relations)
         self.typer = typer
         self.node_name = node_name
         self._on_node = on_node
         self.taken: set[str] = set()
-        self.ctes: dict[str, exp.Expr] = {}
-        self.stored: dict[str, tuple[Node, Out]] = {}
+        self.ctes: dict[str, Cte] = {}
+        self.stored: dict[int, tuple[Node, Out]] = {}
+        self._meanings: dict[tuple[object, ...], int] = {}
         self.nodes: list[Node] = []
 
     @abstractmethod
@@ -130,6 +149,13 @@ class Names(ABC):
         raise NotUnderstood(f"the column {node.sql()}")
 
     # -- queries ---------------------------------------------------------------------------------------------
+
+    def cte(self, query: exp.Expr) -> Cte:
+        """A query of a WITH, at the place where it is defined."""
+        named = {each.name.casefold() for each in query.find_all(exp.Table)}
+        seen = ((name, each.meaning) for name, each in sorted(self.ctes.items()) if name in named)
+        meaning = self._meanings.setdefault((query.sql(), *seen), len(self._meanings))
+        return Cte(query, self.ctes, meaning)
 
     def resolve_keeping(self, node: exp.Expr, at: Select) -> exp.Expr:
         """As `resolve`; what stands in subqueries is left as it is, and resolved when they are built."""

@@ -10,6 +10,7 @@ from sqlglot import exp
 from tidegate.views.building import Env, Names, NotUnderstood, Out, Select, by_name, inner_join, null_of
 from tidegate.views.names import conjuncts, subqueries_in
 from tidegate.views.operators import Constant, Explode, Left, Op, Project, Scan, Semi, Union, blocking, column, names_in
+from tidegate.views.own_names import hangs_on
 from tidegate.views.subqueries import Subqueries
 
 GENERATORS: Final = frozenset({"explode", "explode_outer", "posexplode", "posexplode_outer"})
@@ -22,7 +23,7 @@ class FromClause(Names):
         """What stands in FROM: its alias and its operator."""
         match node:
             case exp.Table() if isinstance(node.this, exp.Identifier):
-                if any(node.args.get(each) for each in ("sample", "pivots", "laterals", "joins", "when", "version")):
+                if hangs_on(node) or (node.args.get("alias") or exp.TableAlias()).args.get("columns"):
                     raise NotUnderstood(f"{node.sql()} in FROM")
                 name = node.name.casefold()
                 if name in self.ctes and not node.args.get("db"):
@@ -52,22 +53,19 @@ class FromClause(Names):
 
     def _cte(self, name: str) -> Out:
         """A WITH that blocks is stored once, however often it is used."""
-        query = self.ctes[name]
-        key = f"{name} {query.sql()}"
-        if key in self.stored:
-            return self.scan_node(*self.stored[key])
-        outside = self.ctes
-        # It sees those before it.
-        self.ctes = {other: each for other, each in outside.items() if other != name}
+        cte = self.ctes[name]
+        if cte.meaning in self.stored:
+            return self.scan_node(*self.stored[cte.meaning])
+        outside, self.ctes = self.ctes, cte.sees
         try:
-            out = self.apart(self.query(query))
+            out = self.apart(self.query(cte.query))
         finally:
             self.ctes = outside
         if blocking(out.op) is None:
             return out
         node = self.node_of(out, self.node_name(len(self.nodes) + 1), f"WITH {name}", is_view=False)
         self.add(node)
-        self.stored[key] = node, out
+        self.stored[cte.meaning] = node, out
         return self.scan_node(node, out)
 
     def values(self, node: exp.Expr) -> Out:

@@ -12,7 +12,7 @@ from tidegate.views.building import NotUnderstood, Out, Select, is_resolved, nul
 from tidegate.views.distinct import in_two
 from tidegate.views.from_clause import FromClause
 from tidegate.views.grouping import grouping_sets, set_id, with_grouping
-from tidegate.views.names import aggregates_in, is_aggregate, windows_in
+from tidegate.views.names import NotGrouped, aggregates_in, is_aggregate, subqueries_in, window_function, windows_in
 from tidegate.views.operators import Aggregate, Explode, Filter, Op, Project, Union, Window, blocking, column, names_in
 from tidegate.views.ties import settled
 from tidegate.views.time_windows import check_time, hops, hops_in
@@ -30,12 +30,16 @@ class GroupClause(FromClause):
                 raise NotUnderstood("GROUP BY ALL")
             given = [each.this.copy() for each in node.expressions if not aggregates_in(each)]
         flat, sets = grouping_sets(group, given)
+        if any(subqueries_in(each) for each in flat):
+            raise NotUnderstood("a subquery in GROUP BY")
         groups = [self.rest(each.copy(), at) if not is_resolved(each, at) else each for each in flat]
         groups, every = self.time_windows(groups, at), self.time_windows(every, at)
         if any(sessions.is_session(each) for each in groups):
             if sets is not None:
                 raise NotUnderstood("session_window() in GROUPING SETS")
             groups, every = self._sessions(groups, every, at)
+        elif sets is None:
+            _check_shown(every[: len(node.expressions)], groups, at)
         made: dict[str, exp.Expr] = {}
         names: list[str] = []
         for each in groups:
@@ -68,7 +72,7 @@ class GroupClause(FromClause):
             window = copy if isinstance(copy, exp.Window) else None
             for key, value in list(copy.args.items()):
                 if window is not None and key == "this":
-                    function = value
+                    function = window_function(window)
                     for inner_key, inner in list(function.args.items()):
                         if isinstance(inner, list):
                             function.set(
@@ -83,6 +87,8 @@ class GroupClause(FromClause):
             return copy
 
         after = [replaced(each) for each in every]
+        if sets is None:
+            _check_links(after, names, at)
         given_to: dict[str, exp.Expr] = {}
         calls = {name: self.plain_call(each, given_to) for name, each in calls.items()}
         used = {name for each in calls.values() for name in names_in(each)}
@@ -278,6 +284,29 @@ class GroupClause(FromClause):
             return column(names[each.name]) if isinstance(each, exp.Column) and each.name in names else each
 
         return stored.op, rename
+
+
+def _check_shown(shown: list[exp.Expr], groups: list[exp.Expr], at: Select) -> None:
+    """Raises: `NotGrouped` for a column that no group has, where it stands by itself or in arithmetic: what is given
+    to a function may be given to an aggregate that nobody knows."""
+    grouped = {name for each in groups for name in names_in(each)}
+    found = list(shown)
+    while found:
+        each = found.pop()
+        if isinstance(each, exp.Column) and each.name in at.op.cols and each.name not in grouped:
+            raise NotGrouped(at.shown(each.name))
+        if isinstance(each, exp.Binary | exp.Paren | exp.Neg | exp.Cast):
+            found += [one for one in each.iter_expressions() if not isinstance(one, exp.DataType)]
+
+
+def _check_links(exprs: list[exp.Expr], grouped: list[str], at: Select) -> None:
+    """Raises: `NotGrouped` for a column by which a subquery is linked to groups that do not have it."""
+    for query in (one for each in exprs for one in subqueries_in(each)):
+        inside = {each.alias_or_name.casefold() for each in query.find_all(exp.Table, exp.Subquery, exp.Values)}
+        for each in query.find_all(exp.Column):
+            known = {} if each.table.casefold() in inside else at.env.get(each.table.casefold(), {})
+            if known.get(each.name.casefold(), grouped[0] if grouped else "") not in grouped:
+                raise NotGrouped(each.name)
 
 
 def _partition_of(window: exp.Expr) -> tuple[str, ...]:

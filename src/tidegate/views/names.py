@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from sqlglot import exp
@@ -83,17 +84,30 @@ UNSETTLED: Final = {
         "gives another answer every time",
     ),
     **dict.fromkeys(("sysdate", "getdate"), "gives another answer every time"),
-    **dict.fromkeys(("rand", "randn", "random", "uuid", "shuffle", "uniform", "randstr"), "is random"),
+    **dict.fromkeys(
+        ("rand", "randn", "random", "uuid", "shuffle", "uniform", "randstr", "aes_encrypt"),
+        "is random",
+    ),
     **dict.fromkeys(
         ("monotonically_increasing_id", "spark_partition_id", "input_file_name", "current_timezone", "version"),
         "depends on how and where it is computed",
     ),
+    **dict.fromkeys(("input_file_block_length", "input_file_block_start"), "depends on how and where it is computed"),
+    **dict.fromkeys(("reflect", "try_reflect", "java_method"), "may give another answer every time"),
     **dict.fromkeys(
         ("current_user", "user", "session_user", "current_catalog", "current_database", "current_schema"),
         "depends on who asks",
     ),
 }
 """Functions whose answer is not decided by their arguments, and why."""
+
+
+class NotGrouped(Exception):
+    """A column that is shown beside groups, and is not of them: the query has no meaning."""
+
+    def __init__(self, column: str) -> None:
+        super().__init__(column)
+        self.column = column
 
 
 class NotUnderstood(Exception):
@@ -111,7 +125,7 @@ def function_name(node: exp.Expr) -> str | None:
 
 def is_aggregate(node: exp.Expr) -> bool:
     """Whether a node is the call of an aggregate, with its FILTER."""
-    if isinstance(node, exp.Filter | exp.WithinGroup):
+    if isinstance(node, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls):
         return is_aggregate(node.this)
     return function_name(node) in AGGREGATES
 
@@ -125,10 +139,18 @@ def aggregates_in(node: exp.Expr) -> list[exp.Expr]:
     if isinstance(node, exp.Window):
         # The function of a window is no aggregate of the group, but what it is given may be.
         function = node.this
-        inner = list(function.iter_expressions()) if function is not None else []
+        inner = list(window_function(node).iter_expressions()) if function is not None else []
         rest = [each for each in node.iter_expressions() if each is not function]
         return [found for each in (*inner, *rest) for found in aggregates_in(each)]
     return [found for each in node.iter_expressions() for found in aggregates_in(each)]
+
+
+def window_function(node: exp.Expr) -> exp.Expr:
+    """The function of a window, without IGNORE NULLS."""
+    found: exp.Expr = node.this
+    while isinstance(found, exp.IgnoreNulls | exp.RespectNulls):
+        found = found.this
+    return found
 
 
 def windows_in(node: exp.Expr) -> list[exp.Expr]:
@@ -161,9 +183,45 @@ def conjuncts(node: exp.Expr | None) -> list[exp.Expr]:
     return [node]
 
 
+_MOMENTS: Final = re.compile(r"\s*(now|today|tomorrow|yesterday)\b.*", re.IGNORECASE | re.DOTALL)
+_TO_A_TIME: Final = frozenset(
+    [
+        "date",
+        "timestamp",
+        "to_date",
+        "to_timestamp",
+        "to_timestamp_ltz",
+        "to_timestamp_ntz",
+        "try_to_timestamp",
+        # As sqlglot calls them.
+        "str_to_time",
+        "ts_or_ds_to_date",
+        "ts_or_ds_to_timestamp",
+    ]
+)
+
+
+def _moment(node: exp.Expr) -> str:
+    """What Spark takes for the time at which it computes: a text such as 'now', as a date or a time."""
+    value = None
+    if isinstance(node, exp.Cast):
+        value = node.this if node.to.this in exp.DataType.TEMPORAL_TYPES else None
+    elif function_name(node) in _TO_A_TIME:
+        value = next(iter(node.expressions), None)
+    elif isinstance(node, exp.Func) and node.sql_name().lower() in _TO_A_TIME:
+        value = node.this
+    while isinstance(value, exp.Paren):
+        value = value.this
+    if isinstance(value, exp.Literal) and value.is_string and _MOMENTS.fullmatch(value.name):
+        return f"the time {value.name!r}"
+    return ""
+
+
 def unsettled_in(node: exp.Expr) -> tuple[str, str] | None:
     """A function without a fixed answer in a query, and why that is so."""
     for each in node.walk():
+        if moment := _moment(each):
+            return moment, "is another one every time"
         name = function_name(each)
         if name is None and isinstance(each, exp.Func):
             name = each.sql_name().lower()

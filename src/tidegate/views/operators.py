@@ -361,6 +361,27 @@ def walk(op: Op) -> Iterator[Op]:
         yield from walk(each)
 
 
+def expressions(op: Op) -> list[exp.Expr]:
+    """What an operator computes, by itself."""
+    match op:
+        case Filter():
+            return [op.cond]
+        case Constant() | Project() | Window():
+            return list(op.exprs.values())
+        case Inner():
+            return list(op.conds)
+        case Left() | Semi():
+            return [op.on]
+        case Explode():
+            return [op.generator]
+        case Aggregate():
+            return list(op.aggregates.values())
+        case Top():
+            return list(op.order)
+        case _:
+            return []
+
+
 def blocking(op: Op) -> Blocking | None:
     """The blocking operator of a tree: below nothing but filters and projections."""
     while isinstance(op, Filter | Project):

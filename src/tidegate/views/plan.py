@@ -17,16 +17,19 @@ from sqlglot.optimizer.qualify import qualify
 
 from tidegate.errors import InvalidArgument
 from tidegate.reads.translate import BARE, NeedsSpark, Translated, parse_any, parse_query, tables_in, translate
+from tidegate.tables.spark_sql import DIALECT, shorten
 from tidegate.views.build import Builder
 from tidegate.views.building import NotUnderstood
 from tidegate.views.delta import after, full
 from tidegate.views.functions import function_reads
-from tidegate.views.names import cut_without_order, unsettled_in
+from tidegate.views.names import NotGrouped, cut_without_order, subqueries_in, unsettled_in
 from tidegate.views.nested_keys import is_nested
-from tidegate.views.operators import Node, Op, Plan, Scan, Source, walk
+from tidegate.views.operators import Node, Op, Plan, Scan, Source, expressions, walk
+from tidegate.views.own_names import find_source, with_own_names
 from tidegate.views.prune import prune
 from tidegate.views.rules import choose
 from tidegate.views.time_windows import with_windows
+from tidegate.views.write import beside_weight
 
 Translator = Callable[[str, Mapping[str, pa.Schema]], Translated]
 
@@ -59,6 +62,11 @@ def plan(
     columns = _columns(name, shown, names)
     try:
         nodes = _nodes(sql, sources, types, name, columns)
+    except NotGrouped as error:
+        raise InvalidArgument(
+            f"view {name!r} shows the column {error.column!r} of rows that it groups: GROUP BY it too, or take one of"
+            f" its values with any_value()"
+        ) from None
     except (NotUnderstood, NeedsSpark) as error:
         what = error.what if isinstance(error, NotUnderstood) else error.reason
         why = f"no rule covers {what}: it is computed anew"
@@ -81,20 +89,30 @@ class _Types:
             each.name: pa.schema([(name, each.types[name]) for name in each.names]) for each in sources.values()
         }
         self._known: dict[str, dict[str, pa.DataType]] = {}
-        self._schemas = {f"{each.name}@a": pa.schema(list(each.types.items())) for each in sources.values()}
+        self._schemas = {
+            f"{each.name}@a": pa.schema([(beside_weight(name), type) for name, type in each.types.items()])
+            for each in sources.values()
+        }
 
     def of_query(self, sql: str) -> list[tuple[str, pa.DataType]]:
         found = self._translator(sql, self._plain)
         return list(zip(found.names, found.types))
 
     def of(self, op: Op) -> dict[str, pa.DataType]:
-        return self._of(after(op))
+        return self._of_part(after(op))
 
     def of_node(self, node: Node) -> dict[str, pa.DataType]:
         return self._of(full(node))
 
     def add(self, node: Node) -> None:
-        self._schemas[f"{node.name}@a"] = pa.schema(list(self.of_node(node).items()))
+        self._schemas[f"{node.name}@a"] = pa.schema(list(self._of_part(full(node)).items()))
+
+    def _of_part(self, sql: str) -> dict[str, pa.DataType]:
+        """Raises: `NotUnderstood`: the query has a meaning, so what has none was not taken apart well."""
+        try:
+            return self._of(sql)
+        except InvalidArgument as error:
+            raise NotUnderstood(f"its parts ({shorten(str(error))})") from None
 
     def _of(self, sql: str) -> dict[str, pa.DataType]:
         """Asked more than once of the same text; a name has one type within a view."""
@@ -105,11 +123,13 @@ class _Types:
 
 
 def _nodes(sql: str, sources: Mapping[str, Source], types: _Types, name: str, columns: Sequence[str]) -> list[Node]:
-    tree = _qualified(parse_query(sql), sources)
-    builder = Builder(sources, types.of, lambda number: f"{name}#{number}", types.add)
-    out = builder.apart(builder.query(tree))
+    tree, named = with_own_names(with_windows(parse_query(sql)), sources)
+    builder = Builder(named, types.of, lambda number: f"{name}#{number}", types.add)
+    out = builder.apart(builder.query(_qualified(tree, named)))
     last = builder.node_of(out, name, "", is_view=True, shown=columns)
     nodes = [*builder.nodes, last]
+    for each in nodes:
+        _check(each)
     prune(nodes)
     for each in nodes:
         choose(each, types.of)
@@ -117,10 +137,18 @@ def _nodes(sql: str, sources: Mapping[str, Source], types: _Types, name: str, co
     return nodes
 
 
-def _qualified(tree: exp.Expr, sources: Mapping[str, Source]) -> exp.Expr:
-    schema: dict[str, Any] = {each.name: dict.fromkeys(each.names, "string") for each in sources.values()}
+def _check(node: Node) -> None:
+    """A subquery that is left as text would read what nobody knows of. Raises: `NotUnderstood`."""
+    for op in [] if node.root is None else walk(node.root):
+        for each in expressions(op):
+            if subqueries_in(each):
+                raise NotUnderstood(f"the subquery in {shorten(each.sql(DIALECT).replace('`', ''))}")
+
+
+def _qualified(tree: exp.Expr, named: Mapping[str, Source]) -> exp.Expr:
+    schema: dict[str, Any] = {own: dict.fromkeys(each.names, "string") for own, each in named.items()}
     try:
-        return qualify(with_windows(tree), schema=schema, dialect=BARE)
+        return qualify(tree, schema=schema, dialect=BARE)
     except (SqlglotError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise NotUnderstood(f"its names ({str(error).splitlines()[0]})") from None
 
@@ -172,7 +200,6 @@ def _used(nodes: Sequence[Node], relation: str) -> set[str]:
 
 
 def _all_of(sql: str, sources: Mapping[str, Source]) -> tuple[set[str], dict[str, frozenset[str]]]:
-    by_name = {each.name.casefold(): each for each in sources.values()}
-    named = {*tables_in(sql), *function_reads(sql)}
-    inputs = {by_name[each.casefold()].name for each in named if each.casefold() in by_name}
-    return inputs, {each: frozenset(by_name[each.casefold()].names) for each in inputs}
+    named = (find_source(each, sources) for each in {*tables_in(sql), *function_reads(sql)})
+    found = {each.name: frozenset(each.names) for each in named if each is not None}
+    return set(found), found

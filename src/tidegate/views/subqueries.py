@@ -6,15 +6,29 @@ links must be equalities: it is grouped by their inner sides and stored, and joi
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from sqlglot import exp
 
+from tidegate.reads.translate import parse_any
 from tidegate.tables.spark_sql import DIALECT, shorten
-from tidegate.views.building import Env, Names, NotUnderstood, Out, Select
+from tidegate.views.building import Env, Names, NotUnderstood, Out, Select, cast_to, number_of
 from tidegate.views.distinct import in_two
-from tidegate.views.names import aggregates_in, function_name, subqueries_in
+from tidegate.views.names import aggregates_in, function_name, subqueries_in, windows_in
 from tidegate.views.operators import Aggregate, Filter, Inner, Left, Op, Project, Semi, blocking, column, names_in
+
+_ZERO: Final = "0"
+_OF_NO_ROWS: Final = {
+    **dict.fromkeys(("approx_count_distinct", "count", "count_if", "regr_count"), _ZERO),
+    **dict.fromkeys(("array_agg", "collect_list", "collect_set"), "array()"),
+    **dict.fromkeys(("any", "any_value", "avg", "bit_and", "bit_or", "bit_xor", "bool_and", "bool_or", "every")),
+    **dict.fromkeys(("corr", "covar_pop", "covar_samp", "first", "first_value", "kurtosis", "last", "last_value")),
+    **dict.fromkeys(("listagg", "max", "max_by", "mean", "median", "min", "min_by", "mode", "percentile")),
+    **dict.fromkeys(("approx_percentile", "percentile_approx", "percentile_cont", "percentile_disc", "skewness")),
+    **dict.fromkeys(("some", "std", "stddev", "stddev_pop", "stddev_samp", "string_agg", "sum", "try_avg", "try_sum")),
+    **dict.fromkeys(("var_pop", "var_samp", "variance")),
+}
+"""What aggregates give of no rows; None: NULL."""
 
 
 class Subqueries:
@@ -120,6 +134,10 @@ class Subqueries:
             raise NotUnderstood("a scalar subquery of this form")
         value = query.expressions[0]
         value = value.this if isinstance(value, exp.Alias) else value
+        if windows_in(value) or query.args.get("qualify"):
+            raise NotUnderstood("a window in a scalar subquery")
+        if query.args.get("with_"):
+            raise NotUnderstood("a WITH in a subquery")
         plain = query.args.get("group") is None and query.args.get("having") is None
         if plain and aggregates_in(value):
             return self._scalar_aggregate(query, value)
@@ -137,6 +155,8 @@ class Subqueries:
 
     def _scalar_aggregate(self, query: exp.Expr, value: exp.Expr) -> exp.Expr:
         builder = self._builder
+        if number_of(query, "limit") == 0 or number_of(query, "offset"):
+            raise NotUnderstood("a scalar subquery that takes no row")
         bare = query.copy()
         bare.set("expressions", [])
         bare.set("limit", None)
@@ -151,36 +171,47 @@ class Subqueries:
         keys = [builder.fresh("link") for _ in inner]
         calls: dict[str, exp.Expr] = {}
         given: dict[str, exp.Expr] = {}
-        result = resolved.copy()
-        is_count = function_name(resolved) in ("count", "count_if")
+        empty: dict[str, str | None] = {}
+        result = exp.Paren(this=resolved.copy())
         for each in aggregates_in(result):
-            if keys and not is_count and function_name(each) in ("count", "count_if", "regr_count"):
-                raise NotUnderstood("a count within the expression of a subquery")
             name = builder.fresh("value")
             calls[name] = builder.plain_call(each.copy(), given)
-            if each is result:
-                result = column(name)
-            else:
-                each.replace(column(name))
+            empty[name] = _of_no_rows(each) if keys else None
+            if empty[name] == _ZERO and each is not result.this:
+                raise NotUnderstood("a count within the expression of a subquery")
+            each.replace(column(name))
         used = {name for each in calls.values() for name in names_in(each)}
         exprs: dict[str, exp.Expr] = {name: given.get(name, column(name)) for name in sorted(used)}
         exprs |= dict(zip(keys, inner))
         rows = Project(inside.op, exprs, ())
         aggregate: Op | None = None if keys else in_two(builder, rows, calls)
         aggregate = aggregate or Aggregate(rows, tuple(keys), calls, builder.fresh("one"))
-        shown = builder.fresh("value")
-        op = Project(aggregate, {**{key: column(key) for key in aggregate.keys}, shown: result}, aggregate.keys)
-        names = [*aggregate.keys, shown]
-        stored = builder.store(Out(op, [(each, each) for each in names]), "a subquery's value")
-        found = [each for _, each in stored.columns]
         if not keys:
+            shown = builder.fresh("value")
+            op = Project(
+                aggregate, {**{key: column(key) for key in aggregate.keys}, shown: _bare(result)}, aggregate.keys
+            )
+            stored = builder.store(Out(op, [(each, each) for each in op.cols]), "a subquery's value")
             self._at.op = Inner([self._left(), stored.op], [])
-            return column(found[-1])
-        on = [exp.EQ(this=one, expression=column(name)) for one, name in zip(outer, found)]
+            return column(stored.columns[-1][1])
+        # The expression is of the row around it: where no row of the subquery is linked, it has aggregates of none.
+        types = builder.typer(aggregate)
+        stored = builder.store(Out(aggregate, [(each, each) for each in aggregate.cols]), "a subquery's value")
+        now = dict(zip(aggregate.cols, [each for _, each in stored.columns]))
+        on = [exp.EQ(this=one, expression=column(now[key])) for one, key in zip(outer, keys)]
         self._at.op = Left(self._left(), stored.op, exp.and_(*on), True)
-        if is_count:
-            return exp.Coalesce(this=column(found[-1]), expressions=[exp.Literal.number(0)])
-        return column(found[-1])
+
+        def filled(each: exp.Expr) -> exp.Expr:
+            if not isinstance(each, exp.Column):
+                return each
+            if each.name not in empty:
+                raise NotUnderstood(f"the column {each.name}, which is not grouped by")
+            if empty[each.name] is None:
+                return column(now[each.name])
+            none = cast_to(parse_any(f"SELECT {empty[each.name]} AS v").expressions[0].this, types[each.name])
+            return exp.Coalesce(this=column(now[each.name]), expressions=[none])
+
+        return _bare(result.transform(filled))
 
     # -- parts -----------------------------------------------------------------------------------------------
 
@@ -209,6 +240,8 @@ class Subqueries:
         if not isinstance(query, exp.Select):
             out = builder.query(query)
             return builder.row_level(out, "rows are looked for in it"), []
+        if query.args.get("with_"):
+            raise NotUnderstood("a WITH in a subquery")
         out, inside = builder.select(query, self._outer())
         if inside.links:
             if blocking(out.op) is not None:
@@ -244,6 +277,21 @@ class Subqueries:
             else:
                 raise NotUnderstood(f"a subquery that is linked by {_said(each)}, and not by equality")
         return inner, outer
+
+
+def _of_no_rows(call: exp.Expr) -> str | None:
+    """Raises: `NotUnderstood` for an aggregate of which it is not known."""
+    while isinstance(call, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls):
+        call = call.this
+    name = function_name(call) or ""
+    if name not in _OF_NO_ROWS:
+        raise NotUnderstood(f"{name}() in a subquery that looks at the query around it")
+    return _OF_NO_ROWS[name]
+
+
+def _bare(node: exp.Expr) -> exp.Expr:
+    """Without parentheses around one column or call."""
+    return node.this if isinstance(node.this, exp.Column | exp.Coalesce) else node
 
 
 def _said(node: exp.Expr) -> str:
