@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tidegate.reads.translate import SETUP, Translated, as_spark, translate
 from tidegate.snapshots.merge_sql import duckdb_type, quoted
-from tidegate.views.define import ROW_KEY
+from tidegate.views.define import ROW_KEY, SHARD
 from tidegate.views.delta import Delta, full
 from tidegate.views.operators import Node, Plan, Source
 from tidegate.views.plan import plan
@@ -145,7 +145,7 @@ class World:
         rows = [dict(each) for each in change.rows]
         if not table.key:
             assert not change.deletes, f"rows of {name} have no key to delete them by"
-            rows = [{**each, "_ts": self._steps, "_seq": at, "_shard": 0} for at, each in enumerate(rows)]
+            rows = [{**each, "_ts": self._steps, "_seq": at, SHARD: 0} for at, each in enumerate(rows)]
         keys = [tuple(each[column] for column in table.row_key) for each in rows]
         gone = [dict(zip(table.row_key, each)) for each in [*keys, *change.deletes]]
         self._con.register("given", pa.Table.from_pylist(rows, schema=table.stored))

@@ -28,8 +28,18 @@ _OF_THE_MACHINE: Final = (
     Truncated,
     Unavailable,
 )
+
+
+class TooLarge(TidegateError):
+    """What a view computes does not fit into the memory that it may use, `memory`, and on the disk beside it."""
+
+    def __init__(self, memory: str) -> None:
+        super().__init__(f"its computation needs more memory than the {memory} that a view may use")
+        self.memory = memory
+
+
 _KIND: Final = re.compile(r"([A-Za-z][A-Za-z ]*) Error: ")
-_KINDS_OF_THE_MACHINE: Final = {"io", "out of memory", "internal", "fatal", "interrupt", "connection"}
+_KINDS_OF_THE_MACHINE: Final = {"io", "internal", "fatal", "interrupt", "connection"}
 _SOURCE: Final = re.compile(r" when casting from source column .*$")
 _CAST: Final = re.compile(r"Type (\w+) with value (.*) can't be cast .* the destination type (\w+)$")
 _DIVISION: Final = re.compile(r"^Division by zero in expression .*$")
@@ -46,6 +56,8 @@ def streamed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
     except OSError as error:
         kind = _KIND.match(str(error))
+        if kind is not None and kind[1].lower() == "out of memory":
+            raise duckdb.OutOfMemoryException(str(error)) from error
         if kind is None or kind[1].lower() in _KINDS_OF_THE_MACHINE:
             raise
         raise duckdb.DataError(str(error)) from error

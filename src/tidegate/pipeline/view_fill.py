@@ -24,7 +24,6 @@ import pyarrow as pa
 
 from tidegate.catalog.views import View
 from tidegate.errors import LeaseLost, TidegateError
-from tidegate.pipeline.view_errors import streamed
 from tidegate.pipeline.view_tables import Spark, Stored, ViewTables, changed_keys, cursor_of, prepared
 from tidegate.reads.translate import UNANSWERED
 from tidegate.snapshots.durable import make_directory, storage_errors, sync_directory
@@ -195,7 +194,7 @@ class Fill:
             self._on_end(self)
 
     def _fill(self, tables: ViewTables, node: Node, table: Table) -> None:
-        show(tables, node)
+        show(tables, node, self.view)
         epoch = self.manifest.epoch
         at = int(self.manifest.timestamp)
         entry = write_full(tables, node, table, self._directory, at, first=epoch, last=epoch, on_rows=self._wrote)
@@ -244,7 +243,7 @@ class Fill:
             cursor.execute(f"DROP TABLE IF EXISTS {quoted(self._keys(name))}")
 
     def _keys(self, name: str) -> str:
-        return f"changed in {name} since fill {self._token}"
+        return f"changed in {self.inputs[name].table.id} since fill {self._token}"
 
     def link(self, first: int, last: int) -> list[FileEntry]:
         """Give its files the names that a checkpoint of these epochs names.
@@ -413,7 +412,7 @@ def write_full(
             return writer.close()
 
     try:
-        return write(streamed(tables.stream(sql, BATCH_ROWS)))
+        return write(tables.stream(sql, BATCH_ROWS))
     except duckdb.Error as error:
         if UNANSWERED not in str(error) or not tables.has_spark:
             raise
@@ -427,7 +426,8 @@ def _stamped(batch: pa.RecordBatch, timestamp: int) -> pa.RecordBatch:
     return batch.append_column(OP, pa.repeat(pa.scalar(1, pa.int8()), count))
 
 
-def show(tables: ViewTables, node: Node) -> None:
-    """Let a node that is not understood read what it names."""
+def show(tables: ViewTables, node: Node, view: View) -> None:
+    """Let a node that is not understood read what it names, with the columns of when the view was created."""
     for each in sorted(node.inputs):
-        tables.show(each, [name for name in tables.schemas[f"{each}@a"].names if not name.startswith("_")])
+        table = tables.stored[each].table
+        tables.show(each, table.visible(table.version(view.inputs[each][1])))

@@ -21,7 +21,7 @@ import pyarrow as pa
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.views import View
 from tidegate.pipeline import view_fill
-from tidegate.pipeline.view_errors import is_of_the_machine, plain
+from tidegate.pipeline.view_errors import TooLarge, is_of_the_machine, plain
 from tidegate.pipeline.view_fill import Fill, Fills, show, write_full
 from tidegate.pipeline.view_outcome import Batch, Outcome
 from tidegate.pipeline.view_tables import Spark, Stored, ViewTables, cursor_of, used_columns
@@ -41,6 +41,8 @@ RECOMPUTE_ROWS = 10_000
 """And at least so many rows have."""
 WAITS: Final = "it waits for the view "
 """So the error of a view begins that has none itself."""
+UNPLANNED: Final = "it cannot be planned any more: "
+"""So the error of a view begins that no plan was found for."""
 
 
 class Run:
@@ -92,7 +94,8 @@ class Run:
         """
         state = self._manifest.views.get(view.id)
         if isinstance(found, Exception):
-            self._fail(view, f"it cannot be planned any more: {plain(found)}; drop it and create it anew", state)
+            again = f"ALTER MATERIALIZED VIEW {view.name} RESUME tries again; or drop it and create it anew"
+            self._fail(view, f"{UNPLANNED}{plain(found)}; {again}", state)
             return
         plan, mark = found
         inputs = [id for id, _ in view.inputs.values()]
@@ -137,8 +140,10 @@ class Run:
         self._outcome.forget([each.id for each in view.nodes])
         if not isinstance(error, duckdb.Error):
             _logger.warning("view %r: %s", view.name, error, exc_info=error)
-        what = f"correct the rows that it reads and then: ALTER MATERIALIZED VIEW {view.name} RESUME"
-        self._fail(view, f"{plain(error)}; {what}", None)
+        what = "correct the rows that it reads"
+        if isinstance(error, TooLarge):
+            what = f"reduce what view {view.name!r} reads or collects"
+        self._fail(view, f"{plain(error)}; {what} and then: ALTER MATERIALIZED VIEW {view.name} RESUME", None)
 
     def _fail(self, view: View, why: str, state: ViewState | None) -> None:
         """`state` is how it stood, when it was not tried again since."""
@@ -190,9 +195,8 @@ class Run:
             before = self._manifest.files(table.id)
             tables.add(node.name, Stored(table, table.schema, before, (), list(node.columns.values())))
         for node, table in zip(plan.nodes, view.nodes, strict=True):
-            show(tables, node)
-            delta = Delta(tables)
-            found = delta.whole(node) if _is_cheaper_in_full(tables, node) else delta.changes(node)
+            show(tables, node, view)
+            found = Delta(tables).whole(node) if _is_cheaper_in_full(tables, node) else _changes(tables, node)
             if tables.take(node.name, found):
                 self._write(table, tables.layer(node.name, int(self._batch.upto), BATCH_ROWS))
             tables.forget()
@@ -211,7 +215,7 @@ class Run:
     def _fill_all(self, view: View, plan: Plan) -> None:
         self._declare_inputs(view)
         for node, table in zip(plan.nodes, view.nodes, strict=True):
-            show(self._tables, node)
+            show(self._tables, node, view)
             self._empty(table)
             first, last = self._batch.first, self._batch.last
             entry = write_full(self._tables, node, table, self._root, int(self._batch.upto), first=first, last=last)
@@ -308,8 +312,20 @@ class Run:
 
 
 def _may_try_again(view: View, state: ViewState) -> bool:
-    """Whether somebody has asked for it since it failed, or what it waited for is well again."""
-    return view.resumed > state.timestamp or state.error.startswith(WAITS)
+    """Whether somebody has asked for it since it failed, or what it waited for is well again: a view, or a plan."""
+    return view.resumed > state.timestamp or state.error.startswith((WAITS, UNPLANNED))
+
+
+def _changes(tables: ViewTables, node: Node) -> str | None:
+    """What changes in a node. What is added to a sum may be too much for its type, though the sum is not: then the
+    groups that it would be added to are computed anew."""
+    try:
+        return Delta(tables).changes(node)
+    except duckdb.Error as error:
+        if is_of_the_machine(error) or not node.accumulators:
+            raise
+    tables.forget()
+    return Delta(tables).anew(node)
 
 
 def _is_cheaper_in_full(tables: ViewTables, node: Node) -> bool:

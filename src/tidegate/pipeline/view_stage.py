@@ -1,8 +1,8 @@
 """`ViewStage`: what a batch changes in views, computed in the worker after the tables' fold and committed with it.
 
 Views are taken in the order of their ids, so each after those that it reads. What a view cannot compute stops that view
-alone: its rows stay as they were at the last checkpoint at which it was well, and it says why. What the disk or the
-memory cannot do fails the batch, which is done again.
+alone: its rows stay as they were at the last checkpoint at which it was well, and it says why; so does one that needs
+more memory than it may use. What the disk or the machine's memory cannot do fails the batch, which is done again.
 
 A new view is filled inside the batch when it reads little; otherwise beside it, by `Fills`.
 """
@@ -20,7 +20,8 @@ import pyarrow as pa
 from tidegate.barrier.cut import Cut
 from tidegate.catalog.catalog import Catalog
 from tidegate.catalog.views import View
-from tidegate.errors import InvariantBroken, TidegateError
+from tidegate.clock.timestamp import Timestamp
+from tidegate.errors import InvalidArgument, InvariantBroken, TidegateError
 from tidegate.pipeline.catalog_file import read_catalog
 from tidegate.pipeline.view_fill import Fills, Say
 from tidegate.pipeline.view_outcome import Batch, Outcome
@@ -30,6 +31,7 @@ from tidegate.pipeline.view_tables import Spark, prepared
 from tidegate.reads.translate import NeedsSpark, Translated, translate
 from tidegate.snapshots.reader import Duck
 from tidegate.snapshots.store import SnapshotStore
+from tidegate.tables.column_type import to_sql
 from tidegate.views.define import planned, signature
 from tidegate.views.operators import Plan
 
@@ -60,6 +62,8 @@ class ViewStage:
         self._fills = Fills(store, self._spark, say)
         self._plans: dict[int, tuple[Plan, str] | Exception] = {}
         """With their signatures; or why there is none."""
+        self._asked: dict[int, Timestamp] = {}
+        """When somebody had asked last for a view that there is no plan for."""
         self._translated: dict[int, dict[str, Translated]] = {}
         self._version = -1
 
@@ -112,20 +116,31 @@ class ViewStage:
         return found
 
     def _know(self, version: int, views: Sequence[View], catalog: Catalog) -> None:
-        """Plan the views that are new."""
+        """Plan the views that are new, and those again that somebody has asked for since there was no plan."""
         if version != self._version:
             self._version = version
             there = {each.id for each in views}
-            for known in (self._plans, self._translated):
+            known: dict[int, Any]
+            for known in (self._plans, self._translated, self._asked):
                 for gone in [each for each in known if each not in there]:
                     del known[gone]
         for view in views:
-            if view.id not in self._plans:
+            if view.id not in self._plans or self._asked.get(view.id, view.resumed) != view.resumed:
+                self._asked.pop(view.id, None)
                 try:
                     plan = planned(view.sql, view.columns, relations(catalog, view), view.name, self._translator)
+                    _check_form(view, plan)
                     self._plans[view.id] = plan, signature(plan)
                 except (TidegateError, NeedsSpark) as error:
                     self._plans[view.id] = error
+                    self._asked[view.id] = view.resumed
+
+
+def _check_form(view: View, plan: Plan) -> None:
+    """Raises: `InvalidArgument` when a plan would store something else than the catalog says."""
+    wanted = [[(name, to_sql(node.types[name])) for name in node.columns.values()] for node in plan.nodes]
+    if wanted != [[(each.name, to_sql(each.type)) for each in table.schema.columns] for table in view.nodes]:
+        raise InvalidArgument("it was created by another version of Tidegate, which stored its rows in another form")
 
 
 def with_views(

@@ -1,11 +1,17 @@
 """What aggregates keep, as SQL: sums that changes are added to, and extremes that stay unless they are taken away.
 
 A group has *lost* an extreme when a row that had it is gone and none that came is as good: it is computed anew.
+
+What came and what is gone may together be more than a sum of BIGINT can be, though the sum is not before and not after:
+so changes have more digits, and the sum is narrowed once it is whole.
 """
 
 from __future__ import annotations
 
 from typing import Final
+
+import pyarrow as pa
+from sqlglot import exp
 
 from tidegate.tables.column_type import to_sql
 from tidegate.views import write
@@ -15,6 +21,9 @@ from tidegate.views.write import W, listed, quoted, same
 _GONE: Final = "_gone"
 _PICK: Final = {"min": "least", "max": "greatest"}
 _BEATS: Final = {"min": "<", "max": ">"}
+WIDE: Final = pa.decimal128(28, 0)
+"""Holds a billion times any BIGINT; with more digits than this, sums would be of as many as there can be."""
+_WIDE: Final = to_sql(WIDE)
 
 
 def of_rows(node: Node, block: Aggregate, rows: str) -> str:
@@ -39,8 +48,9 @@ def of_change(node: Node, block: Aggregate, delta: str) -> str:
     for each in node.accumulators:
         text, name = write.text(each.expr), quoted(each.name)
         if each.how == "sum":
-            total = f"sum(CASE WHEN {W} > 0 THEN {text} ELSE -{text} END)"
-            made.append(f"CAST({total} AS {to_sql(each.type)}) AS {name}")
+            type = _WIDE if _is_widened(each) else to_sql(each.type)
+            value = f"CAST({text} AS {_WIDE})" if _is_widened(each) else text
+            made.append(f"CAST(sum(CASE WHEN {W} > 0 THEN {value} ELSE -{value} END) AS {type}) AS {name}")
         else:
             made.append(f"{each.how}(CASE WHEN {W} > 0 THEN {text} END) AS {name}")
             made.append(f"{each.how}(CASE WHEN {W} < 0 THEN {text} END) AS {quoted(each.name + _GONE)}")
@@ -84,12 +94,18 @@ def added(node: Node, block: Aggregate, change: str, kept: str | None, lost: str
         new, name = f"d.{quoted(each.name)}", quoted(each.name)
         old = f"b.{quoted(node.columns[each.name])}"
         if each.how == "sum":
-            total = f"coalesce({new}, 0)" if kept is None else f"coalesce({old}, 0) + coalesce({new}, 0)"
+            before = f"CAST({old} AS {_WIDE})" if _is_widened(each) else old
+            total = f"coalesce({new}, 0)" if kept is None else f"coalesce({before}, 0) + coalesce({new}, 0)"
             made.append(f"CAST({total} AS {to_sql(each.type)}) AS {name}")
         else:
             made.append(f"{new} AS {name}" if kept is None else f"{_PICK[each.how]}({old}, {new}) AS {name}")
     now = f"SELECT {', '.join(made)} FROM {rows}"
     return f"SELECT * FROM ({now}) WHERE {quoted(node.count)} > 0" if block.groups else now
+
+
+def _is_widened(each: Accumulator) -> bool:
+    """Whether it is a sum of BIGINT values; what counts rows is a sum of 0 and 1."""
+    return bool(pa.types.is_integer(each.type)) and isinstance(each.expr, exp.Anonymous)
 
 
 def _on(node: Node, block: Aggregate) -> str:

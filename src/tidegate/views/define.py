@@ -12,6 +12,7 @@ import pyarrow as pa
 from tidegate.errors import InvalidArgument
 from tidegate.reads.translate import NeedsSpark, translate
 from tidegate.tables.definition import ColumnDef, NodeDef
+from tidegate.tables.schema import OP, SEQ, TS
 from tidegate.views.definition import Relation
 from tidegate.views.delta import full
 from tidegate.views.operators import Node, Plan, Source
@@ -19,7 +20,10 @@ from tidegate.views.plan import Translator, plan
 
 FORMAT: Final = 1
 """Of the plans: raised when what nodes store, or how it follows from a query, changes."""
-ROW_KEY: Final = {"_ts": pa.int64(), "_seq": pa.int64(), "_shard": pa.int32()}
+SHARD: Final = OP
+"""How the number of a row's shard is called: no column can have that name, and rows that are only added do not need
+it."""
+ROW_KEY: Final = {TS: pa.int64(), SEQ: pa.int64(), SHARD: pa.int32()}
 """What tells the rows of a table apart that has no key."""
 
 

@@ -39,7 +39,7 @@ from tidegate.views.operators import (
     blocking,
     column,
 )
-from tidegate.views.write import NO_WEIGHT, W, listed, quoted, same
+from tidegate.views.write import NO_WEIGHT, W, beside_weight, listed, quoted, same
 
 
 class Computer(Protocol):
@@ -96,6 +96,19 @@ class Delta:
         old = f"SELECT {names}, -1 AS {W} FROM {quoted(node.name + '@b')}"
         return self._keep(f"{old} UNION ALL SELECT {names}, 1 AS {W} FROM ({now})")
 
+    def anew(self, node: Node) -> str | None:
+        """As `changes`, of a node that adds to sums: what it would add to is computed anew instead."""
+        block = None if node.root is None else blocking(node.root)
+        if not isinstance(block, Aggregate) or not node.accumulators:
+            raise TypeError(f"{node.name} has no sums")
+        delta = self.delta(block.child)
+        if delta is None or not block.groups:
+            return None if delta is None else self.whole(node)
+        groups = self._keep(f"SELECT DISTINCT {listed(block.groups)} FROM ({delta})")
+        if groups is None:
+            return None
+        return self._replacing(node, block, self._stored_of(node, block, groups), self._sums_of(node, block, groups))
+
     def _affected(self, node: Node, block: Blocking, deltas: list[str]) -> str | None:
         by = affected_by(block)
         if not by:
@@ -135,13 +148,7 @@ class Delta:
         change = self._keep(accumulate.of_change(node, block, delta))
         if change is None:
             return None
-        names = listed(node.columns.values())
-        kept: str | None = f"{node.name}@b"
-        if block.groups:
-            on = same([node.columns[each] for each in block.groups], block.groups, "b", "d")
-            kept = self._keep(
-                f"SELECT {names} FROM {quoted(node.name + '@b')} AS b LEFT SEMI JOIN {quoted(change)} AS d ON {on}"
-            )
+        kept = self._stored_of(node, block, change) if block.groups else f"{node.name}@b"
         lost = None
         if kept is not None and (query := accumulate.lost(node, block, change, kept)):
             lost = self._keep(query)
@@ -149,10 +156,27 @@ class Delta:
             return self.whole(node)
         now = accumulate.added(node, block, change, kept, lost)
         if lost is not None:
-            given = Given(lost, list(block.groups))
-            self._kept.append(given)
-            rows = self.after(restricted(block.child, {each: each for each in block.groups}, given))
-            now = f"{now} UNION ALL {accumulate.of_rows(node, block, rows)}"
+            now = f"{now} UNION ALL {self._sums_of(node, block, lost)}"
+        return self._replacing(node, block, kept, now)
+
+    def _stored_of(self, node: Node, block: Aggregate, groups: str) -> str | None:
+        """What is stored of groups, a relation."""
+        on = same([node.columns[each] for each in block.groups], block.groups, "b", "d")
+        names = listed(node.columns.values())
+        return self._keep(
+            f"SELECT {names} FROM {quoted(node.name + '@b')} AS b LEFT SEMI JOIN {quoted(groups)} AS d ON {on}"
+        )
+
+    def _sums_of(self, node: Node, block: Aggregate, groups: str) -> str:
+        """The accumulators of groups, a relation, computed anew."""
+        given = Given(groups, list(block.groups))
+        self._kept.append(given)
+        rows = self.after(restricted(block.child, {each: each for each in block.groups}, given))
+        return accumulate.of_rows(node, block, rows)
+
+    def _replacing(self, node: Node, block: Aggregate, kept: str | None, now: str) -> str | None:
+        """Accumulators as they are `now` take the place of rows that are stored, if there are any."""
+        names = listed(node.columns.values())
         new = f"SELECT {names}, 1 AS {W} FROM ({_stored(node, _over_sums(node, block, now), weighted=False)})"
         if kept is not None:
             new = f"SELECT {names}, -1 AS {W} FROM {quoted(kept)} UNION ALL {new}"
@@ -406,7 +430,7 @@ def restricted(op: Op, by: dict[str, str], only: Given) -> Op:
 
 
 def _scan(op: Scan, version: str, *, weighted: bool) -> str:
-    columns = ", ".join(f"{quoted(source)} AS {quoted(name)}" for name, source in op.columns.items())
+    columns = ", ".join(f"{quoted(beside_weight(source))} AS {quoted(name)}" for name, source in op.columns.items())
     parts = [columns] if columns else []
     if weighted:
         parts.append(W)

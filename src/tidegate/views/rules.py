@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from tidegate.tables.column_type import to_sql
 from tidegate.tables.spark_sql import DIALECT
+from tidegate.views.accumulate import WIDE
 from tidegate.views.names import function_name
 from tidegate.views.operators import (
     Accumulator,
@@ -123,6 +124,7 @@ def _linear(node: Node, block: Aggregate, typer: Typer) -> str:
     if reason:
         return reason
     types = typer(block.child)
+    averaged = {call.expressions[0].name for call in block.aggregates.values() if function_name(call) == "avg"}
     kept: dict[str, Accumulator] = {}
 
     def keep(text: str, expr: exp.Expr, type: pa.DataType) -> exp.Expr:
@@ -160,7 +162,9 @@ def _linear(node: Node, block: Aggregate, typer: Typer) -> str:
             kept.setdefault(key, Accumulator(f"_a{len(kept)}", column(arg.name), types[arg.name], how))
             node.finals[shown] = column(kept[key].name)
             continue
-        type = _sum_type(types[arg.name])
+        sum_type = _sum_type(types[arg.name])
+        # The sum of what is averaged may be more than a BIGINT, as it may in Spark.
+        type = WIDE if arg.name in averaged and sum_type == pa.int64() else sum_type
         value = exp.Anonymous(this="coalesce", expressions=[_cast(column(arg.name), type), _cast(_number(0), type)])
         total = keep(f"sum {arg.name}", value, type)
         count = count_of(arg.name)
@@ -171,7 +175,7 @@ def _linear(node: Node, block: Aggregate, typer: Typer) -> str:
             divided = exp.Div(this=total if is_decimal else _cast(total, pa.float64()), expression=count)
             result: exp.Expr = _cast(exp.paren(divided), shown_type) if is_decimal else divided
         else:
-            shown_type, result = type, total
+            shown_type, result = sum_type, total if type == sum_type else _cast(total, sum_type)
         none = exp.EQ(this=count.copy(), expression=_number(0))
         node.finals[shown] = exp.Paren(
             this=exp.Case(ifs=[exp.If(this=none, true=_cast(exp.null(), shown_type))], default=result)

@@ -6,6 +6,7 @@ one that did not change.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -29,6 +30,12 @@ from tidegate.views.operators import (
 
 W: Final = "_w"
 NO_WEIGHT: Final = f"CAST(NULL AS INT) AS {W}"
+_LIKE_WEIGHT: Final = re.compile(rf"{W}_*", re.IGNORECASE)
+
+
+def beside_weight(name: str) -> str:
+    """How a column of a table is called in `t@d` and the like, where `_w` is the weight, in upper or lower case."""
+    return f"{name}_" if _LIKE_WEIGHT.fullmatch(name) else name
 
 
 def quoted(name: str) -> str:
