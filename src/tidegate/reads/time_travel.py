@@ -38,16 +38,20 @@ def take_times(tree: exp.Expr) -> dict[str, AsOf]:
         version = table.args.get("version")
         if version is None:
             continue
-        if table.name.casefold() in ctes:
+        called = ".".join(part.name for part in table.parts)
+        if called.casefold() in ctes:
             raise InvalidArgument(
-                f"{table.name!r} is a part of the query, which has no past; name a table's time inside of it"
+                f"{called!r} is a part of the query, which has no past; name a table's time inside of it"
             )
-        as_of = _as_of(table.name, version)
-        name = f"{table.name} @{as_of.checkpoint if as_of.timestamp is None else int(as_of.timestamp)}"
+        as_of = _as_of(called, version)
+        name = f"{called} @{as_of.checkpoint if as_of.timestamp is None else int(as_of.timestamp)}"
         found[name] = as_of
         if not table.alias:
-            table.set("alias", exp.TableAlias(this=table.this.copy()))
+            alias = exp.to_identifier(called.rsplit(".", 1)[-1], quoted=True)
+            table.set("alias", exp.TableAlias(this=alias))
         table.set("this", exp.to_identifier(name, quoted=True))
+        table.set("db", None)
+        table.set("catalog", None)
         table.set("version", None)
     return found
 

@@ -175,6 +175,20 @@ def test_tables_and_views_with_dots_in_their_names(db: Database) -> None:
     assert asked(db, "SELECT id FROM v5 ORDER BY id", "strong", "computed") == [{"id": 1}, {"id": 2}]
 
 
+def test_a_name_with_a_dot_has_a_past_too(db: Database) -> None:
+    """`shop.orders TIMESTAMP AS OF` was read as `orders` then."""
+    db.sql("CREATE TABLE shop.orders (id BIGINT PRIMARY KEY)")
+    db.sql("CREATE TABLE orders (id BIGINT PRIMARY KEY)")
+    db.sql("CREATE MATERIALIZED VIEW shop.v AS SELECT id FROM shop.orders")
+    db.insert("shop.orders", {"id": 1})
+    db.insert("orders", {"id": 2})
+    then = db.query("SELECT 1", "strong").timestamp
+    db.sql("DELETE FROM shop.orders WHERE id = 1")
+    for name, alias in (("shop.orders", "orders"), ("shop.v", "v"), ("`shop.v`", "v")):
+        sql = f"SELECT {alias}.id FROM {name} TIMESTAMP AS OF '{then}'"
+        assert db.query(sql, "strong").rows() == [{"id": 1}]
+
+
 def test_names_of_a_query_are_never_taken_for_ours(pairs: Database) -> None:
     """What a view's query is called inside of another query is a name that this one does not have."""
     inner = view_reads.inline("SELECT * FROM v", _inlined(pairs, "v"))
