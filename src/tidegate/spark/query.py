@@ -130,7 +130,7 @@ def _views(session: SparkSession, cuts: Mapping[str, TableCut], wanted: Mapping[
     finally:
         for name in made:
             with suppress(Exception):  # Java may have ended.
-                session.catalog.dropTempView("`" + name.replace("`", "``") + "`")
+                session.catalog.dropTempView(name)  # By the name itself: in backticks it is not found.
 
 
 @contextmanager

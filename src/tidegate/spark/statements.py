@@ -37,10 +37,22 @@ def function_query(function: Callable[..., Any], reads: tuple[str, ...]) -> str:
 
 
 class SparkStatements:
-    """Statements on one session. Relations are handed over as Arrow."""
+    """Statements beside one session: on a copy of it, so that nobody's views are replaced.
+
+    Relations are handed over as Arrow.
+    """
 
     def __init__(self, session: SparkSession) -> None:
-        self._session = session
+        self._given = session
+        self._copy: SparkSession | None = None
+
+    @property
+    def _session(self) -> SparkSession:
+        """The copy, made when it is needed first: with the settings and functions that the session has then."""
+        if self._copy is None:
+            given: Any = self._given
+            self._copy = type(self._given)(given._sc, given._jsparkSession.cloneSession())
+        return self._copy
 
     def __call__(self, sql: str, schemas: Mapping[str, pa.Schema], rows_of: Callable[[str], pa.Table]) -> pa.Table:
         """What a statement gives."""
@@ -83,7 +95,7 @@ class SparkStatements:
             return take(session.sql(sql))
         finally:
             for name in made:
-                session.catalog.dropTempView(_view(name))
+                session.catalog.dropTempView(name)  # By the name itself: in backticks it is not found.
 
     def _called(self, call: re.Match[str]) -> DataFrame:
         from pyspark import cloudpickle
