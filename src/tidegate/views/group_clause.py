@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from sqlglot import exp
@@ -87,8 +87,11 @@ class GroupClause(FromClause):
             return copy
 
         after = [replaced(each) for each in every]
-        if sets is None:
-            _check_links(after, names, at)
+        for shown, inner in _links(after, at):
+            if sets is not None:
+                raise NotUnderstood("a subquery that is linked to grouping sets")
+            if inner not in names:
+                raise NotGrouped(shown)
         given_to: dict[str, exp.Expr] = {}
         calls = {name: self.plain_call(each, given_to) for name, each in calls.items()}
         used = {name for each in calls.values() for name in names_in(each)}
@@ -299,14 +302,14 @@ def _check_shown(shown: list[exp.Expr], groups: list[exp.Expr], at: Select) -> N
             found += [one for one in each.iter_expressions() if not isinstance(one, exp.DataType)]
 
 
-def _check_links(exprs: list[exp.Expr], grouped: list[str], at: Select) -> None:
-    """Raises: `NotGrouped` for a column by which a subquery is linked to groups that do not have it."""
+def _links(exprs: list[exp.Expr], at: Select) -> Iterator[tuple[str, str]]:
+    """The columns of a SELECT that its subqueries look at: how it calls them, and their names in the operator."""
     for query in (one for each in exprs for one in subqueries_in(each)):
         inside = {each.alias_or_name.casefold() for each in query.find_all(exp.Table, exp.Subquery, exp.Values)}
         for each in query.find_all(exp.Column):
             known = {} if each.table.casefold() in inside else at.env.get(each.table.casefold(), {})
-            if known.get(each.name.casefold(), grouped[0] if grouped else "") not in grouped:
-                raise NotGrouped(each.name)
+            if (inner := known.get(each.name.casefold())) is not None:
+                yield each.name, inner
 
 
 def _partition_of(window: exp.Expr) -> tuple[str, ...]:

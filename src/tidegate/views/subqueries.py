@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import pyarrow as pa
 from sqlglot import exp
 
-from tidegate.reads.translate import parse_any
 from tidegate.tables.spark_sql import DIALECT, shorten
-from tidegate.views.building import Env, Names, NotUnderstood, Out, Select, cast_to, number_of
+from tidegate.views.building import Env, Names, NotUnderstood, Out, Select, null_of, number_of
 from tidegate.views.distinct import in_two
 from tidegate.views.names import aggregates_in, function_name, subqueries_in, windows_in
 from tidegate.views.operators import Aggregate, Filter, Inner, Left, Op, Project, Semi, blocking, column, names_in
@@ -20,7 +20,7 @@ from tidegate.views.operators import Aggregate, Filter, Inner, Left, Op, Project
 _ZERO: Final = "0"
 _OF_NO_ROWS: Final = {
     **dict.fromkeys(("approx_count_distinct", "count", "count_if", "regr_count"), _ZERO),
-    **dict.fromkeys(("array_agg", "collect_list", "collect_set"), "array()"),
+    **dict.fromkeys(("array_agg", "collect_list", "collect_set"), "[]"),
     **dict.fromkeys(("any", "any_value", "avg", "bit_and", "bit_or", "bit_xor", "bool_and", "bool_or", "every")),
     **dict.fromkeys(("corr", "covar_pop", "covar_samp", "first", "first_value", "kurtosis", "last", "last_value")),
     **dict.fromkeys(("listagg", "max", "max_by", "mean", "median", "min", "min_by", "mode", "percentile")),
@@ -208,8 +208,7 @@ class Subqueries:
                 raise NotUnderstood(f"the column {each.name}, which is not grouped by")
             if empty[each.name] is None:
                 return column(now[each.name])
-            none = cast_to(parse_any(f"SELECT {empty[each.name]} AS v").expressions[0].this, types[each.name])
-            return exp.Coalesce(this=column(now[each.name]), expressions=[none])
+            return exp.Coalesce(this=column(now[each.name]), expressions=[_empty(types[each.name])])
 
         return _bare(result.transform(filled))
 
@@ -287,6 +286,14 @@ def _of_no_rows(call: exp.Expr) -> str | None:
     if name not in _OF_NO_ROWS:
         raise NotUnderstood(f"{name}() in a subquery that looks at the query around it")
     return _OF_NO_ROWS[name]
+
+
+def _empty(type: pa.DataType) -> exp.Expr:
+    """A count of nothing, or a list of it."""
+    if not pa.types.is_list(type):
+        return exp.Literal.number(0)
+    one = exp.Anonymous(this="array", expressions=[null_of(type.value_type)])
+    return exp.Anonymous(this="slice", expressions=[one, exp.Literal.number(1), exp.Literal.number(0)])
 
 
 def _bare(node: exp.Expr) -> exp.Expr:
