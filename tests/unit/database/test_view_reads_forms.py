@@ -293,6 +293,7 @@ def test_where_rows_have_no_keys_a_checkpoint_is_waited_for(db: Database) -> Non
     db.sql("CREATE TABLE k (a BIGINT, b BIGINT)")
     db.sql("CREATE MATERIALIZED VIEW top AS SELECT b FROM k ORDER BY a LIMIT 2")
     db.sql("CREATE MATERIALIZED VIEW rest AS SELECT b FROM k")
+    db.flush()  # Until the pipeline has started, nobody knows when a checkpoint comes.
     db.insert("k", [{"a": 1, "b": each} for each in (9, 3, 7, 5)])
     found = asked(db, "SELECT b FROM top ORDER BY b", "strong", "stored")
     assert len(asked(db, "SELECT b FROM rest", "eventual", "stored")) == 4
