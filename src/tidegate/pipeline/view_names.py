@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
-from tidegate.snapshots.merge_sql import quoted
-
 _IN_SPARK: Final = re.compile(
     r"""--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`((?:[^`]|``)*)`""", re.DOTALL
 )
@@ -20,6 +18,8 @@ _READS: Final = re.compile(r"\b(?:FROM|JOIN)\s+\Z", re.IGNORECASE)
 _READS_LENGTH: Final = 8
 """So many characters before a name are looked at; generated statements have one blank there."""
 _VERSION: Final = re.compile(r"(.+)@([bdsa])", re.DOTALL)
+_Places = Sequence[tuple[int, int, str]]
+"""Where names stand, quotes and all, and which."""
 
 
 def relations_in(sql: str) -> Sequence[str]:
@@ -35,31 +35,40 @@ def version_of(relation: str) -> tuple[str, str] | None:
 
 def renamed(sql: str, to: Callable[[str], str | None]) -> str:
     """A statement in Spark SQL with other names for the relations that `to` has one for."""
-    parts, at = [], 0
-    for start, end, name in _places(sql):
-        if (new := to(name)) is not None:
-            parts += [sql[at:start], "`", new.replace("`", "``"), "`"]
-            at = end
-    return "".join([*parts, sql[at:]])
+    return _replaced(sql, _places(sql), to, "`")
 
 
 def renamed_in_duckdb(sql: str, to: Callable[[str], str | None]) -> str:
     """As `renamed`, for DuckDB."""
+    return _replaced(sql, _places_in_duckdb(sql), to, '"')
 
-    def replace(found: re.Match[str]) -> str:
-        if found[1] is None or not _is_read(sql, found.start()):
-            return found[0]
-        new = to(found[1].replace('""', '"'))
-        return found[0] if new is None else quoted(new)
 
-    return _IN_DUCKDB.sub(replace, sql)
+def _replaced(sql: str, places: _Places, to: Callable[[str], str | None], quote: str) -> str:
+    parts, at = [], 0
+    for start, end, name in places:
+        if (new := to(name)) is not None:
+            parts += [sql[at:start], quote, new.replace(quote, quote * 2), quote]
+            at = end
+    return "".join([*parts, sql[at:]])
+
+
+# Statements are the same from batch to batch.
 
 
 @lru_cache(maxsize=1024)
-def _places(sql: str) -> Sequence[tuple[int, int, str]]:
+def _places(sql: str) -> _Places:
+    return _found(sql, _IN_SPARK, "`")
+
+
+@lru_cache(maxsize=1024)
+def _places_in_duckdb(sql: str) -> _Places:
+    return _found(sql, _IN_DUCKDB, '"')
+
+
+def _found(sql: str, pattern: re.Pattern[str], quote: str) -> _Places:
     return [
-        (found.start(), found.end(), found[1].replace("``", "`"))
-        for found in _IN_SPARK.finditer(sql)
+        (found.start(), found.end(), found[1].replace(quote * 2, quote))
+        for found in pattern.finditer(sql)
         if found[1] is not None and _is_read(sql, found.start())
     ]
 
