@@ -67,11 +67,11 @@ class Scope:
         if head in self.names:
             return _inside(self.names[head], parts[1:])
         if len(parts) > 1:
-            for source in self.sources:
-                if source.alias.casefold() == head:
-                    found = _among(source.columns, parts[1])
-                    if found is not None:
-                        return _inside(Typed(found.sql, found.type, parts[1]), parts[2:])
+            # Two may have the same alias; then only what one of them has can be said.
+            named = [each for source in self.sources if source.alias.casefold() == head for each in source.columns]
+            found = _among(named, parts[1])
+            if found is not None:
+                return _inside(Typed(found.sql, found.type, parts[1]), parts[2:])
         columns = [
             *self.merged,
             *(each for source in self.sources for each in source.columns if each.name.casefold() not in source.hidden),

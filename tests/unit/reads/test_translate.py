@@ -140,6 +140,8 @@ def test_a_column_or_a_table_that_is_not_there_is_named_with_those_that_are():
 def test_a_name_that_means_two_columns_is_ambiguous():
     with pytest.raises(InvalidArgument, match="ambiguous"):
         translate("SELECT id FROM sales a JOIN sales b ON a.id = b.id", SCHEMAS)
+    with pytest.raises(InvalidArgument, match="ambiguous"):
+        translate("SELECT s.id FROM sales s CROSS JOIN sales S", SCHEMAS)
 
 
 def test_a_query_grows_by_its_own_length_however_deep_it_nests():
