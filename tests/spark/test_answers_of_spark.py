@@ -118,6 +118,7 @@ def test_each_table_is_at_its_own_cut_under_any_name(spark: SparkSession, db: Da
 
 
 def test_nothing_of_the_users_session_is_touched(spark: SparkSession, db: Database) -> None:
+    before = {each.tableName for each in spark.sql("SHOW TABLES").collect()}  # Of tests with the same session.
     spark.sql("SELECT 'mine' AS whose").createOrReplaceTempView("nums")
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     spark.sparkContext.setJobGroup("mine", "my job")
@@ -125,7 +126,7 @@ def test_nothing_of_the_users_session_is_touched(spark: SparkSession, db: Databa
         found = ask(db, "SELECT count(*) AS n, current_timezone() AS zone FROM nums")
         assert found.to_pylist() == [{"n": len(TABLES["nums"]), "zone": "UTC"}]
         assert spark.sql("SELECT * FROM nums").collect()[0].whose == "mine"
-        assert [each.tableName for each in spark.sql("SHOW TABLES").collect()] == ["nums"]
+        assert {each.tableName for each in spark.sql("SHOW TABLES").collect()} == {*before, "nums"}
         assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
         assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") == "mine"
         assert type(spark).getActiveSession() is spark

@@ -1,6 +1,7 @@
 """The shape of the code: who may import whom, and what the pure core never does. See ARCHITECTURE.md."""
 
 import ast
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,12 @@ def test_every_public_name_exists():
 
     for name in tidegate.__all__:
         assert getattr(tidegate, name) is not None
+
+
+def test_every_test_is_run():
+    """Directories are listed, the slowest first; none may be forgotten."""
+    tests = SOURCE.parents[1] / "tests"
+    settings = tomllib.loads((tests.parent / "pyproject.toml").read_text())
+    listed = {tests.parent / each for each in settings["tool"]["pytest"]["ini_options"]["testpaths"]}
+    forgotten = [path for path in tests.rglob("test_*.py") if not listed & set(path.parents)]
+    assert not forgotten

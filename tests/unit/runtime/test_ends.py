@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import signal
 import threading
 from pathlib import Path
@@ -75,7 +74,8 @@ def test_an_interrupt_while_waiting_leaves_nobody_without_a_writer(rig: Rig) -> 
     """Ctrl-C reaches the main thread while it waits for its turn behind a reservation."""
     writer = rig.writer(start=True)
     hold = writer.reserve("a")
-    timer = threading.Timer(0.2, lambda: _thread.interrupt_main(signal.SIGINT))
+    here = threading.get_ident()
+    timer = threading.Timer(0.2, lambda: signal.pthread_kill(here, signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         writer.append("a", b"alone", exclusive=True, timeout_s=20)
