@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple
 
 from tidegate.capture.sqlite_recorder import NONE, Recorder
-from tidegate.capture.statements import READ, Kind, Statement, classify, split
+from tidegate.capture.statements import READ, Kind, Statement, classify, split, target
 from tidegate.errors import InvalidArgument
 
 _OLDEST: Final = (3, 38, 0)
@@ -249,7 +249,7 @@ class Connection(sqlite3.Connection):
         kind = statement.kind
         if kind is Kind.WRITE:
             if not _in_transaction(self) and not (implicit and self._opens(statement)):
-                self._run_alone(cursor, statement, lambda: _execute(cursor, sql, parameters))
+                self._run_alone(cursor, statement, sql, lambda: _execute(cursor, sql, parameters))
             else:
                 self._write(statement, lambda: _execute(cursor, sql, parameters))
         elif kind is Kind.SCHEMA and recorder.log:
@@ -285,7 +285,7 @@ class Connection(sqlite3.Connection):
         else:
             rows = 0
             for one in parameters:
-                self._run_alone(cursor, statement, partial(many, cursor, sql, (one,)))
+                self._run_alone(cursor, statement, sql, partial(many, cursor, sql, (one,)))
                 rows += sqlite3.Cursor.rowcount.__get__(cursor)
             cursor.counted(rows)
 
@@ -332,7 +332,7 @@ class Connection(sqlite3.Connection):
                     "another connection changed the schema as the transaction began; it was rolled back: run it again"
                 )
 
-    def _run_alone(self, cursor: Cursor, statement: Statement, work: Callable[[], object]) -> None:
+    def _run_alone(self, cursor: Cursor, statement: Statement, sql: str, work: Callable[[], object]) -> None:
         """Runs a statement that changes rows as a transaction of its own."""
         recorder = self._recorder
         if recorder.log is None:
@@ -350,7 +350,8 @@ class Connection(sqlite3.Connection):
             # With OR FAIL, what was changed before the failure stays. Of any other failure nothing is left to commit.
             self._end_own(keep=_in_transaction(self), record=recorder.has_recorded())
             raise
-        self._end_own(keep=True, record=True)
+        # A statement without changes has a COMMIT all the same, unless it is one about the log.
+        self._end_own(keep=True, record=recorder.transaction_id != NONE or not recorder.is_own(target(sql)))
 
     def _begin_own(self) -> None:
         self._recorder.run("BEGIN IMMEDIATE")

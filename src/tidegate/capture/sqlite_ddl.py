@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tidegate.capture.images import image
 from tidegate.capture.sqlite_triggers import PREFIX, Table, quoted, text
-from tidegate.capture.statements import Statement, without_end
+from tidegate.capture.statements import Statement
 from tidegate.cdc.record import Value, encode
 
 Query = Callable[[str], Sequence[Sequence[Any]]]
@@ -93,7 +93,7 @@ def changes(before: Entries, after: Entries, statement: Statement, sql: str, mod
         if old == new or named is None or named.type not in _ORDINARY or _own(named):
             continue
         if verb == "ALTER" and old and new and what != "rename" and new.type == "table":
-            flags: list[Value] = [0, 0, 0, 0, 1, None, None, None, None, without_end(sql)]
+            flags: list[Value] = [0, 0, 0, 0, 1, None, None, None, None, sql.strip()]
             yield _change(0, at, old, new, mode, encode(flags) if mode == "full" else None)
         elif verb == "CREATE" and new and not old:
             yield _change(1, at, None, new, mode, None)

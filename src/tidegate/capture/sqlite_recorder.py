@@ -101,6 +101,10 @@ class Recorder:
         if self._schema_changed and self.log:
             self.install()
 
+    def is_own(self, table: str) -> bool:
+        """Whether this is a table of the recorder's own, by its name in lower case."""
+        return self.log is not None and table in (self.log.name.lower(), ddl.VERSION_TABLE)
+
     def has_recorded(self) -> bool:
         """Whether the log has something of a transaction of a single statement that failed."""
         if self.log is None or not self._transaction or not self._connection.in_transaction:
@@ -327,10 +331,9 @@ class Recorder:
         for schema, gone in sorted(before.keys() - after.keys()):
             self._forget_log(schema, before[schema, gone])
         self.refresh(after)
-        own = {self.log.name.lower(), ddl.VERSION_TABLE}
         for change in ddl.changes(before, after, statement, sql, self.log.mode):
             entry = after.get(change.at) or before[change.at]
-            if not (change.at[0] == "main" and entry.table.lower() in own):
+            if not (change.at[0] == "main" and self.is_own(entry.table.lower())):
                 self._write(change.type, "sqlite_schema", change.at[1], change.before, change.after, change.updates)
 
     def _forget_log(self, schema: str, entry: ddl.Entry) -> None:

@@ -118,14 +118,19 @@ def split(script: str) -> Iterator[str]:
         yield script[start:]
 
 
-def without_end(sql: str) -> str:
-    """A statement's own text: without spaces around it and the semicolon behind it."""
-    first = last = None
-    for token in _TOKEN.finditer(sql):
-        if not token["skip"] and token["other"] != ";":
-            first = token.start() if first is None else first
-            last = token.end()
-    return "" if first is None else sql[first:last]
+def target(sql: str) -> str:
+    """The table that a statement writes, in lower case and without its database."""
+    words = _words(sql)
+    start = next((at for at, word in enumerate(words) if word.depth == 0 and word.bare and word.text in _WRITES), 0)
+    behind = iter(words[start + 1 :])
+    for word in behind:
+        if word.bare and word.text == "OR":
+            next(behind, None)
+        elif not (word.bare and word.text in ("INTO", "FROM")):
+            dot, name = next(behind, None), next(behind, None)
+            qualified = dot is not None and name is not None and dot.text == "."
+            return unquoted(name.text if qualified and name else word.text).lower()
+    return ""
 
 
 def unquoted(name: str) -> str:
