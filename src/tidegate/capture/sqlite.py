@@ -82,22 +82,23 @@ class Cursor(sqlite3.Cursor):
 
     def hold(self) -> None:
         """Takes all rows of a statement, so that its transaction can end, and gives them out when asked."""
-        rows = deque(sqlite3.Cursor.fetchall(self))
+        rows, kind = deque(sqlite3.Cursor.fetchall(self)), type(self)
         self.__class__ = _HoldingCursor
-        self._rows = rows
+        self._rows, self._kind = rows, kind
 
 
 class _HoldingCursor(Cursor):
     """A cursor that has all of its rows: a class of its own, so that reading from others is as fast as ever."""
 
     _rows: deque[Any]
+    _kind: type[Cursor]
 
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
-        self.__class__ = Cursor  # type: ignore[assignment]
+        self.__class__ = self._kind  # type: ignore[assignment]
         return self.execute(sql, parameters)
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> Any:
-        self.__class__ = Cursor  # type: ignore[assignment]
+        self.__class__ = self._kind  # type: ignore[assignment]
         return self.executemany(sql, parameters)
 
     def __iter__(self) -> _HoldingCursor:
