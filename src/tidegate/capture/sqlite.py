@@ -16,13 +16,14 @@ from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple
 
 from tidegate.capture.sqlite_recorder import NONE, Recorder
-from tidegate.capture.statements import READ, Kind, Statement, classify, split, target
+from tidegate.capture.statements import LONGEST_KEPT, READ, Kind, Statement, classify, classify_kept, split, target
 from tidegate.errors import InvalidArgument
 
 _OLDEST: Final = (3, 38, 0)
 _LEVELS: Final = ("", "DEFERRED", "IMMEDIATE", "EXCLUSIVE")
 _PRAGMAS: Final = ("capture_data_changes_conn", "unstable_capture_data_changes_conn")
 _execute: Final = sqlite3.Cursor.execute
+_cursor: Final = sqlite3.Connection.cursor
 _in_transaction: Final[Callable[[sqlite3.Connection], bool]] = sqlite3.Connection.in_transaction.__get__
 
 
@@ -44,9 +45,12 @@ class Cursor(sqlite3.Cursor):
         """Runs a statement, and records what it changes."""
         if self._rowcount is not None:
             self._rowcount = None
-        statement = classify(sql) if isinstance(sql, str) else READ
+        statement = classify_kept(sql) if len(sql) <= LONGEST_KEPT else classify(sql)
         if statement is READ:
             _execute(self, sql, parameters)
+        elif statement.plain and _in_transaction(self.connection):
+            # The same as `run` would do, without asking again.
+            self.connection.write(statement, _execute, self, sql, parameters)
         else:
             self.connection.run(self, statement, sql, parameters)
         return self
@@ -54,7 +58,7 @@ class Cursor(sqlite3.Cursor):
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> Cursor:
         """Runs a statement for each of `parameters`: outside a transaction, each is one of its own."""
         self._rowcount = None
-        statement = classify(sql) if isinstance(sql, str) else READ
+        statement = classify(sql)
         self.connection.run_many(self, statement, sql, parameters)
         return self
 
@@ -190,11 +194,11 @@ class Connection(sqlite3.Connection):
 
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
         """Runs a statement on a new cursor."""
-        return self.cursor().execute(sql, parameters)
+        return _cursor(self, Cursor).execute(sql, parameters)
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> Any:
         """Runs a statement on a new cursor, for each of `parameters`."""
-        return self.cursor().executemany(sql, parameters)
+        return _cursor(self, Cursor).executemany(sql, parameters)
 
     def executescript(self, sql_script: str, /) -> Any:
         """Runs a script on a new cursor."""
@@ -252,7 +256,7 @@ class Connection(sqlite3.Connection):
             if not _in_transaction(self) and not (implicit and self._opens(statement)):
                 self._run_alone(cursor, statement, sql, lambda: _execute(cursor, sql, parameters))
             else:
-                self._write(statement, lambda: _execute(cursor, sql, parameters))
+                self.write(statement, _execute, cursor, sql, parameters)
         elif kind is Kind.SCHEMA and recorder.log:
             self._run_schema(cursor, statement, sql, parameters)
         elif kind is Kind.COMMIT and _in_transaction(self):
@@ -282,7 +286,7 @@ class Connection(sqlite3.Connection):
                 self._opens(statement)
             many(cursor, sql, parameters)
         elif _in_transaction(self) or self._opens(statement):
-            self._write(statement, lambda: many(cursor, sql, parameters))
+            self.write(statement, many, cursor, sql, parameters)
         else:
             rows = 0
             for one in parameters:
@@ -311,20 +315,21 @@ class Connection(sqlite3.Connection):
             self._recorder.check()
             self._unverified = True
 
-    def _write(self, statement: Statement, work: Callable[[], object]) -> None:
-        """Runs a statement that changes rows within a transaction."""
+    def write(self, statement: Statement, work: Callable[..., object], *arguments: Any) -> None:
+        """Runs a statement that changes rows within a transaction; called by cursors."""
         recorder = self._recorder
         if recorder.log is None:
-            work()
+            work(*arguments)
             return
-        recorder.before_write(statement)
+        if statement.replaces or recorder.needs_care:
+            recorder.before_write(statement)
         try:
-            work()
+            work(*arguments)
         except BaseException:
             if not _in_transaction(self):
                 recorder.ended(rolled_back=True)
             raise
-        recorder.after_write()
+        recorder.hidden_changes.clear()
         if self._unverified:
             self._unverified = False
             if not recorder.is_current:
@@ -344,7 +349,7 @@ class Connection(sqlite3.Connection):
             recorder.check()
             recorder.before_write(statement)
             work()
-            recorder.after_write()
+            recorder.hidden_changes.clear()
             if statement.returning and cursor.description is not None:
                 cursor.hold()
         except BaseException:

@@ -22,6 +22,7 @@ Query = Callable[[str], Sequence[Sequence[Any]]]
 VERSION_TABLE: Final = "turso_cdc_version"
 _BEFORE_DELETE: Final = re.compile(r"\bbefore\s+delete\b", re.IGNORECASE)
 _REPLACE: Final = re.compile(r"\breplace\b", re.IGNORECASE)
+_CHANGES: Final = re.compile(r"\bchanges\b", re.IGNORECASE)
 _ORDINARY: Final = ("table", "index")
 
 
@@ -171,3 +172,8 @@ def has_triggers(known: Entries, temporary: Iterable[str]) -> bool:
 def may_replace(known: Entries) -> bool:
     """Whether some table or trigger says by itself that rows in its way are replaced."""
     return any(entry.type in ("table", "trigger") and _REPLACE.search(entry.sql or "") for entry in known.values())
+
+
+def counts(known: Entries) -> bool:
+    """Whether some trigger asks how many rows were changed."""
+    return any(entry.type == "trigger" and _CHANGES.search(entry.sql or "") for entry in known.values())

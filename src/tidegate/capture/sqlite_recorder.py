@@ -70,7 +70,7 @@ class Recorder:
         self._schemas: tuple[str, ...] = ("main",)
         self._versions: tuple[int, ...] | None = None
         """Of the schemas that the triggers were made for."""
-        self._hidden_changes: list[int] = []
+        self.hidden_changes: list[int] = []
         """What `changes()` was before a row was written to the log behind a statement."""
         self.uncounted = 0
         """Of `total_changes`, what was only done to set `changes()`."""
@@ -79,7 +79,8 @@ class Recorder:
         self._recursive = False
         self.recursive_wanted = False
         """What the user has set `recursive_triggers` to."""
-        self._has_triggers = self._may_replace = False
+        self._has_triggers = self._may_replace = self._counts = False
+        """What there is in the schema: triggers of the user, such that replace rows, such that ask for `changes()`."""
         self._functions_made = False
 
     # The transaction.
@@ -117,7 +118,7 @@ class Recorder:
         if self.log is None or self.log.version == "v1":
             return False
         self.run(_WRITE_COMMIT, self.transaction_id)
-        del self._hidden_changes[1:]
+        del self.hidden_changes[1:]
         return True
 
     def remove_commit(self) -> None:
@@ -130,15 +131,29 @@ class Recorder:
 
     def _write(self, type: int, table: str | None, *values: Value) -> None:
         self.run(f"INSERT INTO {LOG_VIEW} VALUES(?, ?, ?, ?, ?, ?)", type, table, *values)
-        del self._hidden_changes[1:]
+        del self.hidden_changes[1:]
 
     # Statements.
 
+    @property
+    def needs_care(self) -> bool:
+        """Whether `before_write` has something to do for a statement that replaces nothing."""
+        return (
+            bool(self._marks)
+            or self._recursive is not self._recursive_by_default
+            or (self._counts and bool(self.hidden_changes))
+        )
+
+    @property
+    def _recursive_by_default(self) -> bool:
+        return not self._has_triggers or self._may_replace or self.recursive_wanted
+
     def before_write(self, statement: Statement) -> None:
         """A statement that changes rows is about to run."""
-        if self._marks:  # Left by rows that were passed over.
-            self._marks.clear()
-        wanted = not self._has_triggers or self._may_replace or statement.replaces or self.recursive_wanted
+        self._marks.clear()  # Left by rows that were passed over.
+        if self._counts:
+            self.restore_changes()
+        wanted = statement.replaces or self._recursive_by_default
         if wanted is not self._recursive:
             # Without it, rows that are replaced are not seen. With it, triggers of the user call themselves: only
             # where there are none, or where rows may be replaced.
@@ -149,20 +164,16 @@ class Recorder:
         """The user has set `recursive_triggers`."""
         self._recursive = self.recursive_wanted = bool(self.query("PRAGMA recursive_triggers")[0][0])
 
-    def after_write(self) -> None:
-        """A statement that changes rows has run: `changes()` is its own."""
-        self._hidden_changes.clear()
-
     def restore_changes(self) -> None:
         """Makes `changes()` what it was before the recorder wrote."""
-        if not self._hidden_changes:
+        if not self.hidden_changes:
             return
-        count = self._hidden_changes[0]
+        count = self.hidden_changes[0]
         before = self._total()
         self.run(f"INSERT INTO {_FILL} VALUES(?)", count)
         self.run(f"DELETE FROM {_COUNT}")
         self.uncounted += self._total() - before
-        self._hidden_changes.clear()
+        self.hidden_changes.clear()
 
     # The log.
 
@@ -320,6 +331,7 @@ class Recorder:
         temporary = self.query("SELECT CAST(name AS BLOB) FROM sqlite_temp_schema WHERE type = 'trigger'")
         self._has_triggers = ddl.has_triggers(known, [name.decode() for (name,) in temporary])
         self._may_replace = ddl.may_replace(known)
+        self._counts = ddl.counts(known)
         self._versions = ddl.versions(self.query, self._schemas)
 
     def schema_was_changed(self, before: ddl.Entries, statement: Statement, sql: str) -> None:
@@ -347,8 +359,8 @@ class Recorder:
                 self.uncounted += self._total() - before
 
     def _keep_changes(self) -> None:
-        if not self._hidden_changes:
-            self._hidden_changes.append(int(self.query("SELECT changes()")[0][0]))
+        if not self.hidden_changes:
+            self.hidden_changes.append(int(self.query("SELECT changes()")[0][0]))
 
     def _drop(self, prefix: str, but: Sequence[str] = ()) -> None:
         """Drops temporary triggers and views with names that begin so."""
@@ -380,7 +392,7 @@ class Recorder:
         create("tidegate_mark", 1, self._marks.add)
         create("tidegate_txn_id", 0, partial(self._transaction.get, 0))
         create("tidegate_pop", 0, self._images.pop)
-        create("tidegate_keep", 1, self._hidden_changes.append)
+        create("tidegate_keep", 1, self.hidden_changes.append)
         create("conn_txn_id", 1, partial(self._transaction.setdefault, 0))
         create("total_changes", 0, lambda: self._total() - self.uncounted)
         self._functions_made = True

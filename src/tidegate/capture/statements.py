@@ -30,8 +30,8 @@ _NOTABLE: Final = re.compile(r"returning|changes|replace|conn_txn_id|is_autocomm
 """Where none of these stand, a statement that begins with INSERT, UPDATE or DELETE needs no closer look."""
 _WRITES: Final = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE"})
 _INTERNAL: Final = frozenset({"CONN_TXN_ID", "IS_AUTOCOMMIT"})
+LONGEST_KEPT: Final = 4096
 _COUNTS: Final = frozenset({"CHANGES", "TOTAL_CHANGES"})
-_LONGEST_KEPT: Final = 4096
 
 
 class Kind(Enum):
@@ -80,6 +80,8 @@ class Statement:
     """SCHEMA: TABLE, INDEX, VIEW, TRIGGER; of ALTER, what is done: ADD, DROP or RENAME. PRAGMA: its name."""
     begins: bool = False
     """Whether it opens a transaction where the isolation level asks for that: not behind WITH, as in Python."""
+    plain: bool = False
+    """Whether there is nothing to heed but that it changes rows."""
     returning: bool = False
     replaces: bool = False
     """Whether it may replace rows that are in its way."""
@@ -93,12 +95,9 @@ class Statement:
 
 READ: Final = Statement(Kind.READ)
 """A statement that needs no attention."""
-_PLAIN: Final = {verb: Statement(Kind.WRITE, verb, begins=True, replaces=verb == "REPLACE") for verb in sorted(_WRITES)}
-
-
-def classify(sql: str) -> Statement:
-    """What a statement is; of several, the first."""
-    return _classify_kept(sql) if len(sql) <= _LONGEST_KEPT else _classify(sql)
+_PLAIN: Final = {
+    verb: Statement(Kind.WRITE, verb, begins=True, plain=True, replaces=verb == "REPLACE") for verb in sorted(_WRITES)
+}
 
 
 def split(script: str) -> Iterator[str]:
@@ -140,7 +139,8 @@ def unquoted(name: str) -> str:
     return name[1:-1] if name[:1] == "[" else name
 
 
-def _classify(sql: str) -> Statement:
+def classify(sql: str) -> Statement:
+    """What a statement is; of several, the first. Raises: `TypeError` for what is no text."""
     first = _FIRST.match(sql)
     verb = first[1].upper() if first else ""
     if verb in _WRITES and not _NOTABLE.search(sql, first.end() if first else 0):
@@ -148,7 +148,8 @@ def _classify(sql: str) -> Statement:
     return _read(_words(sql))
 
 
-_classify_kept = lru_cache(maxsize=512)(_classify)
+classify_kept: Final = lru_cache(maxsize=512)(classify)
+"""The same, for statements that are met again and are no longer than `LONGEST_KEPT`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,13 @@ def test_counters_are_right_behind_every_kind_of_statement():
     assert plain.execute("SELECT * FROM t").fetchall() == recorded.execute("SELECT * FROM t").fetchall()
 
 
+def test_a_trigger_that_asks_for_changes_is_answered_as_ever():
+    db = database(sql=("CREATE TABLE t(x INTEGER PRIMARY KEY, y)", "CREATE TABLE l(n)"))
+    run(db, "CREATE TRIGGER tr BEFORE DELETE ON t BEGIN INSERT INTO l VALUES (changes()); END")
+    run(db, "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)", "DELETE FROM t WHERE x = 1")
+    assert db.execute("SELECT n FROM l").fetchall() == [(3,)]
+
+
 def test_the_default_opens_transactions_before_writes_as_python_does():
     db = connect(":memory:")
     db.execute("CREATE TABLE t(x INTEGER PRIMARY KEY)")
