@@ -58,7 +58,7 @@ class Cursor(sqlite3.Cursor):
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> Cursor:
         """Runs a statement for each of `parameters`: outside a transaction, each is one of its own."""
         self._rowcount = None
-        statement = classify(sql)
+        statement = classify_kept(sql) if len(sql) <= LONGEST_KEPT else classify(sql)
         self.connection.run_many(self, statement, sql, parameters)
         return self
 
@@ -321,7 +321,7 @@ class Connection(sqlite3.Connection):
         if recorder.log is None:
             work(*arguments)
             return
-        if statement.replaces or recorder.needs_care:
+        if statement.replaces or recorder.needs_care or recorder.marks:
             recorder.before_write(statement)
         try:
             work(*arguments)

@@ -64,7 +64,10 @@ class Recorder:
         self._transaction: dict[int, int] = {}
         """The transaction's id at 0, once something was recorded: `conn_txn_id` is this dictionary's `setdefault`."""
         self._images: list[bytes | None] = []
-        self._marks: set[int] = set()
+        self.marks: set[int] = set()
+        """Columns set by UPDATEs at work (see `Slot`). Between statements, left by rows that were passed over."""
+        self.needs_care = True
+        """Whether `before_write` has something to do, even for a statement that replaces nothing."""
         self._slots: list[Slot] = []
         self._installed: dict[tuple[str, str], tuple[Table, Slot]] = {}
         self._schemas: tuple[str, ...] = ("main",)
@@ -135,34 +138,24 @@ class Recorder:
 
     # Statements.
 
-    @property
-    def needs_care(self) -> bool:
-        """Whether `before_write` has something to do for a statement that replaces nothing."""
-        return (
-            bool(self._marks)
-            or self._recursive is not self._recursive_by_default
-            or (self._counts and bool(self.hidden_changes))
-        )
-
-    @property
-    def _recursive_by_default(self) -> bool:
-        return not self._has_triggers or self._may_replace or self.recursive_wanted
-
     def before_write(self, statement: Statement) -> None:
         """A statement that changes rows is about to run."""
-        self._marks.clear()  # Left by rows that were passed over.
+        self.marks.clear()
         if self._counts:
             self.restore_changes()
-        wanted = statement.replaces or self._recursive_by_default
+        by_default = not self._has_triggers or self._may_replace or self.recursive_wanted
+        wanted = statement.replaces or by_default
         if wanted is not self._recursive:
             # Without it, rows that are replaced are not seen. With it, triggers of the user call themselves: only
             # where there are none, or where rows may be replaced.
             self.run(f"PRAGMA recursive_triggers = {int(wanted)}")
             self._recursive = wanted
+        self.needs_care = self._counts or self._recursive is not by_default
 
     def recursive_was_set(self) -> None:
         """The user has set `recursive_triggers`."""
         self._recursive = self.recursive_wanted = bool(self.query("PRAGMA recursive_triggers")[0][0])
+        self.needs_care = True
 
     def restore_changes(self) -> None:
         """Makes `changes()` what it was before the recorder wrote."""
@@ -332,6 +325,7 @@ class Recorder:
         self._has_triggers = ddl.has_triggers(known, [name.decode() for (name,) in temporary])
         self._may_replace = ddl.may_replace(known)
         self._counts = ddl.counts(known)
+        self.needs_care = True
         self._versions = ddl.versions(self.query, self._schemas)
 
     def schema_was_changed(self, before: ddl.Entries, statement: Statement, sql: str) -> None:
@@ -375,7 +369,7 @@ class Recorder:
                 self.run(f"DROP {kind} temp.{quoted(name)}")
 
     def _new_slot(self) -> Slot:
-        slot = Slot(len(self._slots), marks=self._marks, images=self._images)
+        slot = Slot(len(self._slots), marks=self.marks, images=self._images)
         self._slots.append(slot)
         create = self._connection.create_function
         create(f"tidegate_update_{slot.number}", -1, slot.update)
@@ -389,7 +383,7 @@ class Recorder:
             return
         create = self._connection.create_function
         create("tidegate_image", -1, image)
-        create("tidegate_mark", 1, self._marks.add)
+        create("tidegate_mark", 1, self.marks.add)
         create("tidegate_txn_id", 0, partial(self._transaction.get, 0))
         create("tidegate_pop", 0, self._images.pop)
         create("tidegate_keep", 1, self.hidden_changes.append)

@@ -119,29 +119,31 @@ class Slot:
             self.held.clear()
         marks = frozenset(self.marks)
         self.marks.clear()
-        if len(marks) > 1 or self.mode != "full":
-            marks = self._own(marks)
-        if self.key & marks:
-            return 0
-        mode = self.mode
-        if mode == "full":
-            old, new = values[: self.columns], values[self.columns :]
-            if not marks:  # Taken by an update of the same table that ran within this one, before it.
-                marks = frozenset(mark(self.number, at) for at, was in enumerate(old) if was != new[at])
-            flags = self._flags.get(marks)
+        flags = self._flags.get(marks)
+        if flags is None:
+            flags = self._look_at(marks, values)
             if flags is None:
-                columns = frozenset(at % MOST_COLUMNS for at in marks)
-                flags = self._flags[marks] = flags_of(self.columns, columns)
-            self.images[:] = update_images(old, new, flags)
-        elif mode != "id":
+                return 0
+        if self.mode == "full":
+            self.images[:] = update_images(values[: self.columns], values[self.columns :], flags)
+        elif self.mode != "id":
             self.images[:] = (image(*values),)
         return 1
 
-    def _own(self, marks: frozenset[int]) -> frozenset[int]:
-        """Those marks that are of this slot; the others are put back."""
+    def _look_at(self, marks: frozenset[int], values: Sequence[Value]) -> tuple[Piece, ...] | None:
+        """The flags of an update with marks not met before; None if it sets the key."""
         own = frozenset(at for at in marks if at // MOST_COLUMNS == self.number)
-        self.marks.update(marks - own)
-        return own
+        self.marks.update(marks - own)  # Those of an update around this one.
+        if self.key & own:
+            return None
+        columns = {at % MOST_COLUMNS for at in own}
+        if not own and self.mode == "full":
+            # Taken by an update of the same table that ran within this one, before it.
+            columns = {at for at in range(self.columns) if values[at] != values[self.columns + at]}
+        flags = flags_of(self.columns, frozenset(columns))
+        if own == marks and (own or self.mode != "full"):
+            self._flags[marks] = flags
+        return flags
 
 
 def mark(slot: int, column: int) -> int:
