@@ -20,7 +20,7 @@ Query = Callable[[str], Sequence[Sequence[Any]]]
 """Rows of a query on the connection."""
 
 VERSION_TABLE: Final = "turso_cdc_version"
-_BEFORE_DELETE: Final = re.compile(r"\bbefore\s+delete\b", re.IGNORECASE)
+_NOT_BEFORE_DELETE: Final = re.compile(r"\b(after\s+(insert|update|delete)|before\s+(insert|update))\b", re.IGNORECASE)
 _REPLACE: Final = re.compile(r"\breplace\b", re.IGNORECASE)
 _CHANGES: Final = re.compile(r"\bchanges\b", re.IGNORECASE)
 _ORDINARY: Final = ("table", "index")
@@ -35,6 +35,11 @@ class Entry:
     table: str
     page: int
     sql: str | None
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether it is a virtual table."""
+        return self.type == "table" and self.page == 0
 
     @property
     def image(self) -> tuple[Value, ...]:
@@ -88,10 +93,13 @@ def entries(query: Query, of: Iterable[str]) -> dict[tuple[str, int], Entry]:
 def changes(before: Entries, after: Entries, statement: Statement, sql: str, mode: str) -> Iterator[SchemaChange]:
     """What is recorded of a statement that led from one state of the schemas to another."""
     verb, what = statement.verb, statement.what.lower()
-    for at in sorted(before.keys() | after.keys()):
+    changed = [at for at in sorted(before.keys() | after.keys()) if before.get(at) != after.get(at)]
+    if any(entry.is_virtual for at in changed for entry in (before.get(at), after.get(at)) if entry):
+        return  # It has no rows of its own, and what it keeps them in is its own affair.
+    for at in changed:
         old, new = before.get(at), after.get(at)
         named = new or old
-        if old == new or named is None or named.type not in _ORDINARY or _own(named):
+        if named is None or named.type not in _ORDINARY or _own(named):
             continue
         if verb == "ALTER" and old and new and what != "rename" and new.type == "table":
             flags: list[Value] = [0, 0, 0, 0, 1, None, None, None, None, sql.strip()]
@@ -103,8 +111,8 @@ def changes(before: Entries, after: Entries, statement: Statement, sql: str, mod
 
 
 def _own(entry: Entry) -> bool:
-    """What SQLite makes by itself, and virtual tables, which have no rows of their own."""
-    return entry.sql is None or entry.name.lower().startswith("sqlite_") or entry.page == 0
+    """What SQLite makes by itself."""
+    return entry.sql is None or entry.name.lower().startswith("sqlite_")
 
 
 def _change(
@@ -118,12 +126,12 @@ def _change(
 def tables(query: Query, of: Iterable[str], known: Entries, excluded: Iterable[str]) -> Iterator[Table]:
     """The tables whose changes are recorded: all but virtual ones, SQLite's own, and those excluded from `main`."""
     apart = {name.lower() for name in excluded}
+    guarded = {
+        entry.table.lower()
+        for entry in (*known.values(), *_temporary_triggers(query))
+        if entry.type == "trigger" and not _NOT_BEFORE_DELETE.search(entry.sql or "")
+    }
     for schema in of:
-        guarded = {
-            entry.table.lower()
-            for (at, _), entry in known.items()
-            if at == schema and entry.type == "trigger" and _BEFORE_DELETE.search(entry.sql or "")
-        }
         for _, name, kind, _, without_rowid, *_ in query(
             f"SELECT CAST(schema AS BLOB), CAST(name AS BLOB), CAST(type AS BLOB), ncol, wr FROM pragma_table_list"
             f" WHERE schema = {text(schema)} ORDER BY name"
@@ -162,11 +170,18 @@ def _table(query: Query, schema: str, name: str, without_rowid: bool, guarded: b
     return Table(schema, name, tuple(columns), alias, (), guarded)
 
 
-def has_triggers(known: Entries, temporary: Iterable[str]) -> bool:
+def has_triggers(query: Query, known: Entries) -> bool:
     """Whether there are triggers that are not the recorder's."""
-    return any(entry.type == "trigger" for entry in known.values()) or any(
-        not name.startswith(PREFIX) for name in temporary
+    return any(entry.type == "trigger" for entry in known.values()) or bool(_temporary_triggers(query))
+
+
+def _temporary_triggers(query: Query) -> list[Entry]:
+    """The user's TEMP triggers."""
+    rows = query(
+        "SELECT CAST(name AS BLOB), CAST(tbl_name AS BLOB), CAST(sql AS BLOB) FROM sqlite_temp_schema"
+        f" WHERE type = 'trigger' AND substr(name, 1, {len(PREFIX)}) <> {text(PREFIX)}"
     )
+    return [Entry("trigger", name.decode(), table.decode(), 0, sql.decode()) for name, table, sql in rows]
 
 
 def may_replace(known: Entries) -> bool:

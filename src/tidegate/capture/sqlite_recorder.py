@@ -321,8 +321,7 @@ class Recorder:
             for sql in triggers(table, slot.number, self.log):
                 self.run(sql)
             self._installed[name] = (table, slot)
-        temporary = self.query("SELECT CAST(name AS BLOB) FROM sqlite_temp_schema WHERE type = 'trigger'")
-        self._has_triggers = ddl.has_triggers(known, [name.decode() for (name,) in temporary])
+        self._has_triggers = ddl.has_triggers(self.query, known)
         self._may_replace = ddl.may_replace(known)
         self._counts = ddl.counts(known)
         self.needs_care = True

@@ -22,6 +22,8 @@ COMMIT_VIEW: Final = f"{PREFIX}commit"
 """The same, for the COMMIT of a transaction."""
 MOST_ARGUMENTS: Final = 100
 """SQLite calls no function with more than 127."""
+MOST_KEPT: Final = 256
+"""SET lists of a table whose flags are kept."""
 MOST_COLUMNS: Final = 1 << 16
 """More than a table can have."""
 ROWIDS: Final = ("rowid", "_rowid_", "oid")
@@ -142,6 +144,8 @@ class Slot:
             columns = {at for at in range(self.columns) if values[at] != values[self.columns + at]}
         flags = flags_of(self.columns, frozenset(columns))
         if own == marks and (own or self.mode != "full"):
+            if len(self._flags) >= MOST_KEPT:
+                self._flags.clear()
             self._flags[marks] = flags
         return flags
 

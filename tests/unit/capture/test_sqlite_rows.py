@@ -207,9 +207,10 @@ def test_triggers_and_cascades_leave_one_commit_at_the_end():
     assert {txn for _, txn, _ in log(db)} == {1, 6, 9}
 
 
-def test_a_delete_that_a_trigger_forbids_is_not_recorded():
+@pytest.mark.parametrize("trigger", ["TRIGGER tr BEFORE DELETE", "TRIGGER tr DELETE", "TEMP TRIGGER tr BEFORE DELETE"])
+def test_a_delete_that_a_trigger_forbids_is_not_recorded(trigger):
     db = database()
-    run(db, "CREATE TRIGGER tr BEFORE DELETE ON t WHEN old.y = 1 BEGIN SELECT RAISE(IGNORE); END")
+    run(db, f"CREATE {trigger} ON t WHEN old.y = 1 BEGIN SELECT RAISE(IGNORE); END")
     run(db, "INSERT INTO t VALUES (1, 1), (2, 2)", "DELETE FROM t")
     assert kinds(db) == "I1 I2 C D2 C"
 

@@ -156,3 +156,18 @@ def test_many_tables_come_and_go():
             run(db, f"INSERT INTO n{at}(x) VALUES ({at})", f"UPDATE n{at} SET c{at} = {round}", f"DROP TABLE n{at}")
     updates = [updates for kind, _, _, updates in images(db) if kind == "U"]
     assert updates == [[0] * (at + 1) + [1] + [None] * (at + 1) + [round] for round in range(3) for at in range(20)]
+
+
+def test_a_virtual_table_is_used_as_ever_and_not_recorded():
+    db = database()
+    run(db, "CREATE VIRTUAL TABLE f USING fts5(a)", "INSERT INTO f VALUES ('some words')", "ALTER TABLE f RENAME TO g")
+    assert db.execute("SELECT * FROM g('words')").fetchall() == [("some words",)]
+    run(db, "UPDATE g SET a = 'others'", "DROP TABLE g", "INSERT INTO t VALUES (1, 1)")
+    assert tables(db) == ["t"]
+
+
+def test_a_vacuum_is_followed():
+    db = database()
+    run(db, "INSERT INTO t VALUES (1, 1)", "VACUUM", "INSERT INTO t VALUES (2, 2)", "PRAGMA optimize")
+    run(db, "BEGIN", "INSERT INTO t VALUES (3, 3)", "COMMIT")
+    assert kinds(db) == "I1 C I2 C I3 C"
