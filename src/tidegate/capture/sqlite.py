@@ -253,10 +253,12 @@ class Connection(sqlite3.Connection):
             recorder.restore_changes()
         kind = statement.kind
         if kind is Kind.WRITE:
-            if not _in_transaction(self) and not (implicit and self._opens(statement)):
-                self._run_alone(cursor, statement, sql, lambda: _execute(cursor, sql, parameters))
-            else:
+            if _in_transaction(self):
                 self.write(statement, _execute, cursor, sql, parameters)
+            elif implicit and self._opens(statement):
+                self._write_first(statement, _execute, cursor, sql, parameters)
+            else:
+                self._run_alone(cursor, statement, sql, lambda: _execute(cursor, sql, parameters))
         elif kind is Kind.SCHEMA and recorder.log:
             self._run_schema(cursor, statement, sql, parameters)
         elif kind is Kind.COMMIT and _in_transaction(self):
@@ -281,12 +283,18 @@ class Connection(sqlite3.Connection):
     def run_many(self, cursor: Cursor, statement: Statement, sql: str, parameters: Iterable[Any]) -> None:
         """Runs a statement many times; called by cursors."""
         many = sqlite3.Cursor.executemany
-        if not statement.begins or self._recorder.log is None:
-            if statement.begins and not _in_transaction(self):
-                self._opens(statement)
+        if statement.internal:
+            raise sqlite3.OperationalError(f"{statement.internal} is an internal function used by CDC")
+        if statement.counts:
+            self._recorder.restore_changes()
+        if not statement.begins:
             many(cursor, sql, parameters)
-        elif _in_transaction(self) or self._opens(statement):
+        elif _in_transaction(self):
             self.write(statement, many, cursor, sql, parameters)
+        elif self._opens(statement):
+            self._write_first(statement, many, cursor, sql, parameters)
+        elif self._recorder.log is None:
+            many(cursor, sql, parameters)
         else:
             rows = 0
             for one in parameters:
@@ -337,6 +345,19 @@ class Connection(sqlite3.Connection):
                 raise sqlite3.OperationalError(
                     "another connection changed the schema as the transaction began; it was rolled back: run it again"
                 )
+
+    def _write_first(self, statement: Statement, work: Callable[..., object], *arguments: Any) -> None:
+        """Runs the statement that a transaction was opened for."""
+        before = _total_changes(self)
+        try:
+            self.write(statement, work, *arguments)
+        except sqlite3.IntegrityError:
+            raise
+        except BaseException:
+            # Python compiles a statement before it opens a transaction: one that is none leaves none open, and no lock.
+            if _in_transaction(self) and _total_changes(self) == before:
+                self.rollback()
+            raise
 
     def _run_alone(self, cursor: Cursor, statement: Statement, sql: str, work: Callable[[], object]) -> None:
         """Runs a statement that changes rows as a transaction of its own."""

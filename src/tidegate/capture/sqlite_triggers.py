@@ -103,8 +103,10 @@ class Slot:
         self.held.clear()
         self._flags.clear()
 
-    def hold(self, *values: Value) -> int:
-        """Keeps values for the next call."""
+    def hold(self, first: int, *values: Value) -> int:
+        """Keeps values of a row for the next call; `first` are its first."""
+        if first:
+            self.held.clear()  # Of a row that failed.
         self.held += values
         return 1
 
@@ -280,7 +282,7 @@ def _call(function: str, slot: int, values: Sequence[str]) -> str:
 
 def _holds(slot: int, values: Sequence[str]) -> tuple[str, ...]:
     parts = (values[at : at + MOST_ARGUMENTS] for at in range(0, len(values), MOST_ARGUMENTS))
-    return tuple(f"tidegate_hold_{slot}({', '.join(part)})" for part in parts)
+    return tuple(f"tidegate_hold_{slot}({int(at == 0)}, {', '.join(part)})" for at, part in enumerate(parts))
 
 
 def quoted(name: str) -> str:

@@ -92,6 +92,23 @@ def test_isolation_levels_are_those_of_sqlite3(tmp_path, level):
         db.isolation_level = "SOMETIMES"
 
 
+def test_a_statement_that_is_none_leaves_no_transaction_open():
+    """As Python, which compiles it before; and other writers are not kept out."""
+    db = database()
+    db.isolation_level = ""
+    for wrong in ("INSERT INTO nope VALUES (1)", "UPDATE t SET nope = 1", "INSERT t"):
+        with pytest.raises(sqlite3.OperationalError):
+            db.execute(wrong)
+        with pytest.raises(sqlite3.OperationalError):
+            db.executemany(wrong, [()])
+        assert not db.in_transaction
+    with pytest.raises(sqlite3.ProgrammingError):
+        db.executemany("INSERT INTO t VALUES (?, ?)", [(1, 1), (2,)])
+    assert db.in_transaction
+    db.commit()
+    assert kinds(db) == "I1 C"
+
+
 def test_with_commits_or_rolls_back():
     db = database()
     db.isolation_level = ""

@@ -1,5 +1,7 @@
 """Which rows a statement leaves in the change table, and what stands in them. Seed 003; capture.md 1.2 and 7."""
 
+import sqlite3
+
 import pytest
 from recorded import database, images, kinds, log, run, tables
 
@@ -159,6 +161,16 @@ def test_a_row_may_have_more_columns_than_a_function_arguments(columns):
         ("I", None, [7, *changed[1:]], None),
         ("D", [7, *changed[1:]], None, None),
     ]
+
+
+def test_a_wide_row_that_failed_leaves_nothing_to_the_next():
+    names = ", ".join(f"c{at}" for at in range(120))
+    db = database(sql=(f"CREATE TABLE t({names})", f"CREATE TABLE u({names})"))
+    run(db, "ALTER TABLE turso_cdc RENAME TO elsewhere")
+    with pytest.raises(sqlite3.OperationalError):
+        db.execute("INSERT INTO t(c0) VALUES (1)")
+    run(db, "ALTER TABLE elsewhere RENAME TO turso_cdc", "INSERT INTO t(c0) VALUES (2)")
+    assert images(db) == [("I", None, [2, *[None] * 119], None)]
 
 
 def test_a_table_without_rowid_has_images_and_no_id():
