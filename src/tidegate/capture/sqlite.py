@@ -9,22 +9,20 @@ from Turso is listed in docs/capture-sqlite.md.
 from __future__ import annotations
 
 import sqlite3
-from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple
 
+from tidegate.capture.sqlite_cursor import Cursor, in_transaction, run_plain
 from tidegate.capture.sqlite_recorder import NONE, Recorder
-from tidegate.capture.statements import LONGEST_KEPT, READ, Kind, Statement, classify, classify_kept, split, target
+from tidegate.capture.statements import Kind, Statement, target
 from tidegate.errors import InvalidArgument
 
 _OLDEST: Final = (3, 38, 0)
 _LEVELS: Final = ("", "DEFERRED", "IMMEDIATE", "EXCLUSIVE")
 _PRAGMAS: Final = ("capture_data_changes_conn", "unstable_capture_data_changes_conn")
-_execute: Final = sqlite3.Cursor.execute
 _cursor: Final = sqlite3.Connection.cursor
-_in_transaction: Final[Callable[[sqlite3.Connection], bool]] = sqlite3.Connection.in_transaction.__get__
 
 
 class Capture(NamedTuple):
@@ -33,97 +31,6 @@ class Capture(NamedTuple):
     mode: str
     table: str | None
     version: str | None
-
-
-class Cursor(sqlite3.Cursor):
-    """A cursor of a recording connection."""
-
-    connection: Connection
-    _rowcount: int | None = None
-
-    def execute(self, sql: str, parameters: Any = (), /) -> Cursor:
-        """Runs a statement, and records what it changes."""
-        if self._rowcount is not None:
-            self._rowcount = None
-        statement = classify_kept(sql) if len(sql) <= LONGEST_KEPT else classify(sql)
-        if statement is READ:
-            _execute(self, sql, parameters)
-        elif statement.plain and _in_transaction(self.connection):
-            # The same as `run` would do, without asking again.
-            self.connection.write(statement, _execute, self, sql, parameters)
-        else:
-            self.connection.run(self, statement, sql, parameters)
-        return self
-
-    def executemany(self, sql: str, parameters: Iterable[Any], /) -> Cursor:
-        """Runs a statement for each of `parameters`: outside a transaction, each is one of its own."""
-        self._rowcount = None
-        statement = classify_kept(sql) if len(sql) <= LONGEST_KEPT else classify(sql)
-        self.connection.run_many(self, statement, sql, parameters)
-        return self
-
-    def executescript(self, sql_script: str, /) -> Cursor:
-        """Commits, and runs all statements of a script."""
-        if not isinstance(sql_script, str):
-            super().executescript(sql_script)  # Which says what is wrong with it.
-        connection = self.connection
-        connection.commit()
-        cursor = Cursor(connection)
-        for sql in split(sql_script):
-            connection.run(cursor, classify(sql), sql, (), implicit=False)
-            if cursor.description is not None:
-                cursor.fetchall()
-        return self
-
-    @property
-    def rowcount(self) -> int:
-        """As of `sqlite3.Cursor`."""
-        return int(_rowcount(self)) if self._rowcount is None else self._rowcount
-
-    def counted(self, rows: int) -> None:
-        """Sets `rowcount`, where a call ran several statements."""
-        self._rowcount = rows
-
-    def hold(self) -> None:
-        """Takes all rows of a statement, so that its transaction can end, and gives them out when asked."""
-        rows, kind = deque(sqlite3.Cursor.fetchall(self)), type(self)
-        self.__class__ = _HoldingCursor
-        self._rows, self._kind = rows, kind
-
-
-class _HoldingCursor(Cursor):
-    """A cursor that has all of its rows: a class of its own, so that reading from others is as fast as ever."""
-
-    _rows: deque[Any]
-    _kind: type[Cursor]
-
-    def execute(self, sql: str, parameters: Any = (), /) -> Any:
-        self.__class__ = self._kind  # type: ignore[assignment]
-        return self.execute(sql, parameters)
-
-    def executemany(self, sql: str, parameters: Iterable[Any], /) -> Any:
-        self.__class__ = self._kind  # type: ignore[assignment]
-        return self.executemany(sql, parameters)
-
-    def __iter__(self) -> _HoldingCursor:
-        return self
-
-    def __next__(self) -> Any:
-        if not self._rows:
-            raise StopIteration
-        return self._rows.popleft()
-
-    def fetchone(self) -> Any:
-        return self._rows.popleft() if self._rows else None
-
-    def fetchmany(self, size: int | None = None) -> list[Any]:
-        most = self.arraysize if size is None else size
-        return [self._rows.popleft() for _ in range(min(most, len(self._rows)))]
-
-    def fetchall(self) -> list[Any]:
-        rows = list(self._rows)
-        self._rows.clear()
-        return rows
 
 
 class Connection(sqlite3.Connection):
@@ -253,31 +160,31 @@ class Connection(sqlite3.Connection):
             recorder.restore_changes()
         kind = statement.kind
         if kind is Kind.WRITE:
-            if _in_transaction(self):
-                self.write(statement, _execute, cursor, sql, parameters)
+            if in_transaction(self):
+                self.write(statement, run_plain, cursor, sql, parameters)
             elif implicit and self._opens(statement):
-                self._write_first(statement, _execute, cursor, sql, parameters)
+                self._write_first(statement, run_plain, cursor, sql, parameters)
             else:
-                self._run_alone(cursor, statement, sql, lambda: _execute(cursor, sql, parameters))
+                self._run_alone(cursor, statement, sql, lambda: run_plain(cursor, sql, parameters))
         elif kind is Kind.SCHEMA and recorder.log:
             self._run_schema(cursor, statement, sql, parameters)
-        elif kind is Kind.COMMIT and _in_transaction(self):
-            self._commit(lambda: _execute(cursor, sql, parameters))
+        elif kind is Kind.COMMIT and in_transaction(self):
+            self._commit(lambda: run_plain(cursor, sql, parameters))
         elif kind is Kind.PRAGMA:
             self._run_pragma(cursor, statement, sql, parameters)
         elif kind is Kind.DATABASES and recorder.log:
             recorder.uninstall()
             try:
-                _execute(cursor, sql, parameters)
+                run_plain(cursor, sql, parameters)
             finally:
                 recorder.install()
         else:
             if kind in (Kind.BEGIN, Kind.SAVEPOINT):
                 self._opening()
-            _execute(cursor, sql, parameters)
+            run_plain(cursor, sql, parameters)
             if kind is Kind.ROLLBACK_TO:
                 recorder.rolled_back_to()
-            elif kind in (Kind.ROLLBACK, Kind.RELEASE) and not _in_transaction(self):
+            elif kind in (Kind.ROLLBACK, Kind.RELEASE) and not in_transaction(self):
                 recorder.ended(rolled_back=kind is Kind.ROLLBACK)
 
     def run_many(self, cursor: Cursor, statement: Statement, sql: str, parameters: Iterable[Any]) -> None:
@@ -289,7 +196,7 @@ class Connection(sqlite3.Connection):
             self._recorder.restore_changes()
         if not statement.begins:
             many(cursor, sql, parameters)
-        elif _in_transaction(self):
+        elif in_transaction(self):
             self.write(statement, many, cursor, sql, parameters)
         elif self._opens(statement):
             self._write_first(statement, many, cursor, sql, parameters)
@@ -319,7 +226,7 @@ class Connection(sqlite3.Connection):
     def _opening(self) -> None:
         """A transaction is about to begin. The schema is looked at before, because to read in it would be too early:
         a transaction that has read may not be allowed to write any more."""
-        if self._recorder.log and not _in_transaction(self):
+        if self._recorder.log and not in_transaction(self):
             self._recorder.check()
             self._unverified = True
 
@@ -334,7 +241,7 @@ class Connection(sqlite3.Connection):
         try:
             work(*arguments)
         except BaseException:
-            if not _in_transaction(self):
+            if not in_transaction(self):
                 recorder.ended(rolled_back=True)
             raise
         recorder.hidden_changes.clear()
@@ -355,7 +262,7 @@ class Connection(sqlite3.Connection):
             raise
         except BaseException:
             # Python compiles a statement before it opens a transaction: one that is none leaves none open, and no lock.
-            if _in_transaction(self) and _total_changes(self) == before:
+            if in_transaction(self) and _total_changes(self) == before:
                 self.rollback()
             raise
 
@@ -375,7 +282,7 @@ class Connection(sqlite3.Connection):
                 cursor.hold()
         except BaseException:
             # With OR FAIL, what was changed before the failure stays. Of any other failure nothing is left to commit.
-            self._end_own(keep=_in_transaction(self), record=recorder.has_recorded())
+            self._end_own(keep=in_transaction(self), record=recorder.has_recorded())
             raise
         # A statement without changes has a COMMIT all the same, unless it is one about the log.
         self._end_own(keep=True, record=recorder.transaction_id != NONE or not recorder.is_own(target(sql)))
@@ -395,7 +302,7 @@ class Connection(sqlite3.Connection):
                 committed = True
         finally:
             self._own = False
-            if not committed and _in_transaction(self):
+            if not committed and in_transaction(self):
                 recorder.run("ROLLBACK")
             recorder.ended(rolled_back=not committed)
 
@@ -405,7 +312,7 @@ class Connection(sqlite3.Connection):
         try:
             work()
         except BaseException:
-            if not _in_transaction(self):
+            if not in_transaction(self):
                 recorder.ended(rolled_back=True)
             elif written:
                 recorder.remove_commit()
@@ -415,7 +322,7 @@ class Connection(sqlite3.Connection):
     def _run_schema(self, cursor: Cursor, statement: Statement, sql: str, parameters: Any) -> None:
         """Runs a statement that changes the schema."""
         recorder = self._recorder
-        own = not _in_transaction(self)
+        own = not in_transaction(self)
         if own:
             self._begin_own()
         try:
@@ -425,9 +332,9 @@ class Connection(sqlite3.Connection):
             if statement.verb == "ALTER":
                 recorder.uninstall()  # It would try to change them too.
             try:
-                _execute(cursor, sql, parameters)
+                run_plain(cursor, sql, parameters)
             except BaseException:
-                if statement.verb == "ALTER" and not own and _in_transaction(self):
+                if statement.verb == "ALTER" and not own and in_transaction(self):
                     recorder.install()
                 raise
             recorder.schema_was_changed(before, statement, sql)
@@ -435,7 +342,7 @@ class Connection(sqlite3.Connection):
         except BaseException:
             if own:
                 self._end_own(keep=False, record=False)
-            elif not _in_transaction(self):
+            elif not in_transaction(self):
                 recorder.ended(rolled_back=True)
             raise
         if own:
@@ -446,11 +353,11 @@ class Connection(sqlite3.Connection):
         name, value = statement.what, statement.value
         if name in _PRAGMAS:
             if value is None:
-                _execute(cursor, "SELECT ? AS mode, ? AS 'table', ? AS version", self.capture)
+                run_plain(cursor, "SELECT ? AS mode, ? AS 'table', ? AS version", self.capture)
             else:
                 mode, _, table = value.partition(",")
                 self.set_capture(mode, table.strip() or "turso_cdc")
-                _execute(cursor, sql, parameters)  # Which SQLite takes for nothing.
+                run_plain(cursor, sql, parameters)  # Which SQLite takes for nothing.
             return
         if name == "journal_mode" and value is not None and recorder.log:
             now = str(recorder.query("SELECT CAST(journal_mode AS BLOB) FROM pragma_journal_mode")[0][0].decode())
@@ -459,12 +366,11 @@ class Connection(sqlite3.Connection):
                     f"the journal mode cannot be changed from {now} while CDC is on: turn it off first, by"
                     " set_capture('off') or PRAGMA capture_data_changes_conn('off')"
                 )
-        _execute(cursor, sql, parameters)
+        run_plain(cursor, sql, parameters)
         if name == "recursive_triggers" and value is not None:
             recorder.recursive_was_set()
 
 
-_rowcount: Final = sqlite3.Cursor.rowcount.__get__
 _total_changes: Final = sqlite3.Connection.total_changes.__get__
 
 
