@@ -29,6 +29,8 @@ _ONE_BYTE: Final = 0x80
 
 Piece = tuple[bytes, bytes]
 """A value's type and its bytes."""
+Flags = tuple[bytes, tuple[bool, ...]]
+"""Which columns an update sets: as the beginning of a header, and for each."""
 
 
 def image(*values: Value) -> bytes:
@@ -83,27 +85,29 @@ def piece(value: Value) -> Piece:
     return record[1 : record[0]], record[record[0] :]
 
 
-def update_images(old: tuple[Value, ...], new: tuple[Value, ...], flags: tuple[Piece, ...]) -> tuple[bytes, ...]:
-    """`updates`, `after` and `before` of an updated row; `flags` has a piece for each column, 1 where it was set."""
-    old_header = old_body = new_header = new_body = set_header = set_body = b""
-    for was, now, flag in zip(old, new, flags):
+def update_images(old: tuple[Value, ...], new: tuple[Value, ...], flags: Flags) -> tuple[bytes, bytes, bytes]:
+    """`updates`, `after` and `before` of an updated row."""
+    set_header, is_set = flags
+    old_header = old_body = new_header = new_body = set_body = b""
+    for was, now, chosen in zip(old, new, is_set):
         type_, data = piece(was)
         old_header += type_
         old_body += data
-        # Equal floats need not be the same: 0.0 and -0.0.
-        if now is not was and (now != was or type(now) is not type(was) or type(now) is float):
-            type_, data = piece(now)
-        new_header += type_
-        new_body += data
-        if flag is _SET:
+        if chosen:
+            if now is not was:
+                type_, data = piece(now)
             set_header += type_
             set_body += data
         else:
+            # A computed column. Equal floats need not be the same: 0.0 and -0.0.
+            if now is not was and (now != was or type(now) is not type(was) or type(now) is float):
+                type_, data = piece(now)
             set_header += b"\x00"
-    set_header = b"".join([flag[0] for flag in flags]) + set_header
+        new_header += type_
+        new_body += data
     if len(set_header) + 1 >= _ONE_BYTE:
-        chosen = [now if flag is _SET else None for now, flag in zip(new, flags)]
-        return encode([int(flag is _SET) for flag in flags] + chosen), encode(new), encode(old)
+        values = [now if chosen else None for now, chosen in zip(new, is_set)]
+        return encode([*map(int, is_set), *values]), encode(new), encode(old)
     return (
         _BYTE[len(set_header) + 1] + set_header + set_body,
         _BYTE[len(new_header) + 1] + new_header + new_body,
@@ -111,13 +115,10 @@ def update_images(old: tuple[Value, ...], new: tuple[Value, ...], flags: tuple[P
     )
 
 
-_SET: Final[Piece] = _SMALL[1]
-_UNSET: Final[Piece] = _SMALL[0]
-
-
-def flags_of(columns: int, marks: frozenset[int]) -> tuple[Piece, ...]:
+def flags_of(columns: int, chosen: frozenset[int]) -> Flags:
     """Which of so many columns were set, as `update_images` wants it."""
-    return tuple(_SET if column in marks else _UNSET for column in range(columns))
+    is_set = tuple(column in chosen for column in range(columns))
+    return b"".join(_SMALL[int(flag)][0] for flag in is_set), is_set
 
 
 def _two_bytes(number: int) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidegate.capture.images import Piece, flags_of, image, update_images
+from tidegate.capture.images import Flags, flags_of, image, update_images
 from tidegate.cdc.record import Value
 
 PREFIX: Final = "tidegate_capture_"
@@ -93,7 +93,7 @@ class Slot:
     """Values of a row that is too wide for one call."""
     images: list[bytes | None] = field(default_factory=list)
     """What the trigger takes next, from the end. The same list for all slots of a connection."""
-    _flags: dict[frozenset[int], tuple[Piece, ...]] = field(default_factory=dict)
+    _flags: dict[frozenset[int], Flags] = field(default_factory=dict)
 
     def serve(self, table: Table, mode: str) -> None:
         """Serves this table from now on."""
@@ -134,7 +134,7 @@ class Slot:
             self.images[:] = (image(*values),)
         return 1
 
-    def _look_at(self, marks: frozenset[int], values: Sequence[Value]) -> tuple[Piece, ...] | None:
+    def _look_at(self, marks: frozenset[int], values: Sequence[Value]) -> Flags | None:
         """The flags of an update with marks not met before; None if it sets the key."""
         own = frozenset(at for at in marks if at // MOST_COLUMNS == self.number)
         self.marks.update(marks - own)  # Those of an update around this one.
