@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "runtime": {"errors", "clock", "ports", "log", "txn", "stores", "runtime"},
 }
 MAY_IMPORT["cdc"] = {"errors", "cdc"}
+MAY_IMPORT["capture"] = {"errors", "cdc", "capture"}
 MAY_IMPORT["barrier"] = {"errors", "clock", "log", "barrier"}
 MAY_IMPORT["reads"] = {"errors", "clock", "tables", "catalog", "reads"}
 MAY_IMPORT["views"] = {"errors", "clock", "tables", "reads", "views"}

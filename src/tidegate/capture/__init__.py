@@ -1,0 +1,1 @@
+"""Recording and reading the changes of other databases, transaction by transaction (seed 003)."""

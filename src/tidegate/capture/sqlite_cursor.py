@@ -1,0 +1,109 @@
+"""Cursors of a recording connection: they tell what a statement is, and leave it to the connection if it matters."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from tidegate.capture.statements import LONGEST_KEPT, READ, classify, classify_kept, split
+
+if TYPE_CHECKING:
+    from tidegate.capture.sqlite import Connection
+
+run_plain: Final = sqlite3.Cursor.execute
+"""Runs a statement as Python does, without recording."""
+in_transaction: Final[Callable[[sqlite3.Connection], bool]] = sqlite3.Connection.in_transaction.__get__
+_rowcount: Final = sqlite3.Cursor.rowcount.__get__
+
+
+class Cursor(sqlite3.Cursor):
+    """A cursor of a recording connection."""
+
+    connection: Connection
+    _rowcount: int | None = None
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Cursor:
+        """Runs a statement, and records what it changes."""
+        if self._rowcount is not None:
+            self._rowcount = None
+        statement = classify_kept(sql) if len(sql) <= LONGEST_KEPT else classify(sql)
+        if statement is READ:
+            run_plain(self, sql, parameters)
+        elif statement.plain and in_transaction(self.connection):
+            # The same as `run` would do, without asking again.
+            self.connection.write(statement, run_plain, self, sql, parameters)
+        else:
+            self.connection.run(self, statement, sql, parameters)
+        return self
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> Cursor:
+        """Runs a statement for each of `parameters`: outside a transaction, each is one of its own."""
+        self._rowcount = None
+        statement = classify_kept(sql) if len(sql) <= LONGEST_KEPT else classify(sql)
+        self.connection.run_many(self, statement, sql, parameters)
+        return self
+
+    def executescript(self, sql_script: str, /) -> Cursor:
+        """Commits, and runs all statements of a script."""
+        if not isinstance(sql_script, str):
+            super().executescript(sql_script)  # Which says what is wrong with it.
+        connection = self.connection
+        connection.commit()
+        cursor = Cursor(connection)
+        for sql in split(sql_script):
+            connection.run(cursor, classify(sql), sql, (), implicit=False)
+            if cursor.description is not None:
+                cursor.fetchall()
+        return self
+
+    @property
+    def rowcount(self) -> int:
+        """As of `sqlite3.Cursor`."""
+        return int(_rowcount(self)) if self._rowcount is None else self._rowcount
+
+    def counted(self, rows: int) -> None:
+        """Sets `rowcount`, where a call ran several statements."""
+        self._rowcount = rows
+
+    def hold(self) -> None:
+        """Takes all rows of a statement, so that its transaction can end, and gives them out when asked."""
+        rows, kind = deque(sqlite3.Cursor.fetchall(self)), type(self)
+        self.__class__ = _HoldingCursor
+        self._rows, self._kind = rows, kind
+
+
+class _HoldingCursor(Cursor):
+    """A cursor that has all of its rows: a class of its own, so that reading from others is as fast as ever."""
+
+    _rows: deque[Any]
+    _kind: type[Cursor]
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Any:
+        self.__class__ = self._kind  # type: ignore[assignment]
+        return self.execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> Any:
+        self.__class__ = self._kind  # type: ignore[assignment]
+        return self.executemany(sql, parameters)
+
+    def __iter__(self) -> _HoldingCursor:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._rows:
+            raise StopIteration
+        return self._rows.popleft()
+
+    def fetchone(self) -> Any:
+        return self._rows.popleft() if self._rows else None
+
+    def fetchmany(self, size: int | None = None) -> list[Any]:
+        most = self.arraysize if size is None else size
+        return [self._rows.popleft() for _ in range(min(most, len(self._rows)))]
+
+    def fetchall(self) -> list[Any]:
+        rows = list(self._rows)
+        self._rows.clear()
+        return rows

@@ -1,0 +1,194 @@
+"""What a statement did to the schema of a SQLite database, as rows of the log, and which tables there are.
+
+As Turso records it: CREATE and DROP of tables and indexes, ADD and DROP COLUMN. Not recorded are what SQLite makes by
+itself (indexes of keys, `sqlite_sequence`), indexes that go with their table, renames, views and triggers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidegate.capture.images import image
+from tidegate.capture.sqlite_triggers import PREFIX, Table, quoted, text
+from tidegate.capture.statements import Statement
+from tidegate.cdc.record import Value, encode
+
+Query = Callable[[str], Sequence[Sequence[Any]]]
+"""Rows of a query on the connection."""
+
+VERSION_TABLE: Final = "turso_cdc_version"
+_NOT_BEFORE_DELETE: Final = re.compile(r"\b(after\s+(insert|update|delete)|before\s+(insert|update))\b", re.IGNORECASE)
+_REPLACE: Final = re.compile(r"\breplace\b", re.IGNORECASE)
+_CHANGES: Final = re.compile(r"\bchanges\b", re.IGNORECASE)
+_ORDINARY: Final = ("table", "index")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of `sqlite_schema`."""
+
+    type: str
+    name: str
+    table: str
+    page: int
+    sql: str | None
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether it is a virtual table."""
+        return self.type == "table" and self.page == 0
+
+    @property
+    def image(self) -> tuple[Value, ...]:
+        """Its columns."""
+        return (self.type, self.name, self.table, self.page, self.sql)
+
+
+Entries = Mapping[tuple[str, int], Entry]
+"""Rows of `sqlite_schema`, by database and rowid."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """A row of the log about the schema, without its number."""
+
+    type: int
+    at: tuple[str, int]
+    """The database and the rowid in its `sqlite_schema`."""
+    before: bytes | None
+    after: bytes | None
+    updates: bytes | None
+
+
+def schemas(query: Query) -> tuple[str, ...]:
+    """The databases of a connection but the temporary one, `main` first."""
+    rows = query("SELECT CAST(name AS BLOB) FROM pragma_database_list ORDER BY seq")
+    return tuple(name.decode() for (name,) in rows if name != b"temp")
+
+
+def versions(query: Query, of: Iterable[str]) -> tuple[int, ...]:
+    """Numbers that are other ones as soon as anybody has changed a schema."""
+    return tuple(int(query(f"PRAGMA {quoted(schema)}.schema_version")[0][0] or 0) for schema in of)
+
+
+def entries(query: Query, of: Iterable[str]) -> dict[tuple[str, int], Entry]:
+    """All schemas as they are."""
+    found = {}
+    for schema in of:
+        # As bytes: the connection's text_factory may be anything.
+        rows = query(
+            "SELECT rowid + 0, CAST(type AS BLOB), CAST(name AS BLOB), CAST(tbl_name AS BLOB), rootpage + 0,"
+            f" CAST(sql AS BLOB) FROM {quoted(schema)}.sqlite_schema"
+        )
+        for rowid, *columns in rows:
+            kind, name, table, page, sql = columns
+            text = None if sql is None else sql.decode()
+            found[schema, rowid] = Entry(kind.decode(), name.decode(), table.decode(), page, text)
+    return found
+
+
+def changes(before: Entries, after: Entries, statement: Statement, sql: str, mode: str) -> Iterator[SchemaChange]:
+    """What is recorded of a statement that led from one state of the schemas to another."""
+    verb, what = statement.verb, statement.what.lower()
+    changed = [at for at in sorted(before.keys() | after.keys()) if before.get(at) != after.get(at)]
+    if any(entry.is_virtual for at in changed for entry in (before.get(at), after.get(at)) if entry):
+        return  # It has no rows of its own, and what it keeps them in is its own affair.
+    for at in changed:
+        old, new = before.get(at), after.get(at)
+        named = new or old
+        if named is None or named.type not in _ORDINARY or _own(named):
+            continue
+        if verb == "ALTER" and old and new and what != "rename" and new.type == "table":
+            flags: list[Value] = [0, 0, 0, 0, 1, None, None, None, None, sql.strip()]
+            yield _change(0, at, old, new, mode, encode(flags) if mode == "full" else None)
+        elif verb == "CREATE" and new and not old:
+            yield _change(1, at, None, new, mode, None)
+        elif verb == "DROP" and old and not new and old.type == what:
+            yield _change(-1, at, old, None, mode, None)
+
+
+def _own(entry: Entry) -> bool:
+    """What SQLite makes by itself."""
+    return entry.sql is None or entry.name.lower().startswith("sqlite_")
+
+
+def _change(
+    type: int, at: tuple[str, int], old: Entry | None, new: Entry | None, mode: str, updates: bytes | None
+) -> SchemaChange:
+    before = image(*old.image) if old and mode in ("before", "full") else None
+    after = image(*new.image) if new and mode in ("after", "full") else None
+    return SchemaChange(type, at, before, after, updates)
+
+
+def tables(query: Query, of: Iterable[str], known: Entries, excluded: Iterable[str]) -> Iterator[Table]:
+    """The tables whose changes are recorded: all but virtual ones, SQLite's own, and those excluded from `main`."""
+    apart = {name.lower() for name in excluded}
+    guarded = {
+        entry.table.lower()
+        for entry in (*known.values(), *_temporary_triggers(query))
+        if entry.type == "trigger" and not _NOT_BEFORE_DELETE.search(entry.sql or "")
+    }
+    for schema in of:
+        for _, name, kind, _, without_rowid, *_ in query(
+            f"SELECT CAST(schema AS BLOB), CAST(name AS BLOB), CAST(type AS BLOB), ncol, wr FROM pragma_table_list"
+            f" WHERE schema = {text(schema)} ORDER BY name"
+        ):
+            label = name.decode()
+            if kind != b"table" or label.lower().startswith("sqlite_"):
+                continue
+            if schema == "main" and label.lower() in apart:
+                continue
+            yield _table(query, schema, label, bool(without_rowid), label.lower() in guarded)
+
+
+def _table(query: Query, schema: str, name: str, without_rowid: bool, guarded: bool) -> Table:
+    columns: list[str] = []
+    keys: dict[int, int] = {}
+    types: dict[int, str] = {}
+    for column, type, place, hidden in query(
+        f"SELECT CAST(name AS BLOB), CAST(type AS BLOB), pk, hidden"
+        f" FROM pragma_table_xinfo({text(name)}, {text(schema)})"
+    ):
+        if hidden not in (0, 3):  # Computed when read: no image has it.
+            continue
+        if place:
+            keys[int(place)] = len(columns)
+            types[len(columns)] = type.decode().upper()
+        columns.append(column.decode())
+    key = tuple(keys[place] for place in sorted(keys))
+    if without_rowid:
+        return Table(schema, name, tuple(columns), None, key, guarded)
+    alias = key[0] if len(key) == 1 and types[key[0]] == "INTEGER" else None
+    if alias is not None and query(
+        # INTEGER PRIMARY KEY DESC has an index, and is not the rowid.
+        f"SELECT 1 FROM pragma_index_list({text(name)}, {text(schema)}) WHERE origin = 'pk'"
+    ):
+        alias = None
+    return Table(schema, name, tuple(columns), alias, (), guarded)
+
+
+def has_triggers(query: Query, known: Entries) -> bool:
+    """Whether there are triggers that are not the recorder's."""
+    return any(entry.type == "trigger" for entry in known.values()) or bool(_temporary_triggers(query))
+
+
+def _temporary_triggers(query: Query) -> list[Entry]:
+    """The user's TEMP triggers."""
+    rows = query(
+        "SELECT CAST(name AS BLOB), CAST(tbl_name AS BLOB), CAST(sql AS BLOB) FROM sqlite_temp_schema"
+        f" WHERE type = 'trigger' AND substr(name, 1, {len(PREFIX)}) <> {text(PREFIX)}"
+    )
+    return [Entry("trigger", name.decode(), table.decode(), 0, sql.decode()) for name, table, sql in rows]
+
+
+def may_replace(known: Entries) -> bool:
+    """Whether some table or trigger says by itself that rows in its way are replaced."""
+    return any(entry.type in ("table", "trigger") and _REPLACE.search(entry.sql or "") for entry in known.values())
+
+
+def counts(known: Entries) -> bool:
+    """Whether some trigger asks how many rows were changed."""
+    return any(entry.type == "trigger" and _CHANGES.search(entry.sql or "") for entry in known.values())
