@@ -86,7 +86,7 @@ def test_transfers_in_two_transactions_make_it_fail(monkeypatch: pytest.MonkeyPa
 
     def careless(self: Tables, accounts: list[dict[str, int]], transfer: dict[str, Any], *, is_kept: bool) -> None:
         self.db.upsert("accounts", accounts[0])
-        self._stop.wait(0.01)
+        self._stop.wait(0.2)
         self.db.upsert("accounts", accounts[1])
         self.db.insert("transfers", transfer)
 
