@@ -85,14 +85,14 @@ def test_running_an_epoch_again_never_overwrites_a_file(tmp_path: Path) -> None:
     assert len(paths) == 2
     with (
         pytest.raises(StorageFailed, match="exists"),
-        writer(tmp_path, token="aa") as one,
-        writer(tmp_path, token="aa") as two,
+        writer(tmp_path, token="zz") as one,
+        writer(tmp_path, token="zz") as two,
     ):
         one.write(rows(1))
         one.close()
         two.write(rows(1))
         two.close()
-    assert len(list(tmp_path.rglob("*aa.parquet"))) == 1
+    assert len(list(tmp_path.rglob("*zz.parquet"))) == 1
 
 
 @pytest.mark.parametrize(
