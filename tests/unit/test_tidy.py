@@ -2,6 +2,7 @@
 
 import ast
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,9 @@ def test_every_test_is_run():
     listed = {tests.parent / each for each in settings["tool"]["pytest"]["ini_options"]["testpaths"]}
     forgotten = [path for path in tests.rglob("test_*.py") if not listed & set(path.parents)]
     assert not forgotten
+
+
+def test_no_two_test_files_have_one_name():
+    """They are imported by their names alone: the second one would not be found."""
+    names = Counter(path.name for path in (SOURCE.parents[1] / "tests").rglob("*.py") if path.name != "conftest.py")
+    assert [name for name, count in names.items() if count > 1] == []
