@@ -12,7 +12,7 @@ import pytest
 
 from random_views import Differs, case, replay, smaller
 
-CASES = 240
+CASES = 200
 AT_ONCE = 20
 LONG_CASES = int(os.environ.get("TIDEGATE_RANDOM_VIEWS", "3000"))
 FIRST_LONG = int(os.environ.get("TIDEGATE_RANDOM_VIEWS_FROM", "100000"))
