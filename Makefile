@@ -18,8 +18,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 setup: $(STAMP) ## create .venv with the pinned requirements
 
-demo: setup ## watch a bank for a minute: transfers, Spark, reads at every level, a writer that is killed
+demo: setup ## watch a bank for a minute, then a shop on SQLite that is captured live; both with processes that are killed
 	$(VENV)/bin/tidegate demo
+	$(VENV)/bin/tidegate demo shop
 
 test: setup lint ## lint, type-check and run every test
 	$(PY) -m pytest -n 3 --dist worksteal  # More than the two cores: a good part of the tests waits for processes.

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 
-from tidegate.reads.translate import SETUP, Translated, as_spark, translate
+from spark_duck import spark_cursor
+from tidegate.reads.translate import Translated, as_spark, translate
 from tidegate.snapshots.merge_sql import duckdb_type, quoted
 from tidegate.views.define import ROW_KEY, SHARD
 from tidegate.views.delta import Delta, full
@@ -62,10 +61,7 @@ class World:
         self.statements: list[str] = []
         """What was computed in the last step."""
         self._translated = {} if translated is None else translated
-        self._con = _database().cursor()
-        for each in SETUP:
-            if each.startswith("SET "):
-                self._con.execute(each)
+        self._con = spark_cursor()
         self._sources: dict[str, Source] = {}
         self._schemas: dict[str, pa.Schema] = {}
         self._changed: Counter[str] = Counter()
@@ -214,15 +210,6 @@ class World:
     def _table(self, name: str, sql: str) -> int:
         found = self._con.execute(f"CREATE OR REPLACE TEMP TABLE {quoted(name)} AS {sql}").fetchone()
         return int(found[0]) if found else 0
-
-
-@cache
-def _database() -> duckdb.DuckDBPyConnection:
-    """With Spark's meanings as macros, made once for all worlds; each has its own temporary tables."""
-    found = duckdb.connect(config={"threads": 1})
-    for each in SETUP:
-        found.execute(each.replace(" TEMP ", " ", 1))
-    return found
 
 
 def rows_of(table: pa.Table) -> Counter[tuple[Any, ...]]:

@@ -199,5 +199,9 @@ class SourceUnreadable(TidegateError):
     """What a captured database says of its changes is not what it can say: it is damaged, or of an unknown version."""
 
 
+class SourceGone(TidegateError):
+    """What a capture has to read next is not at the source any more: it was cleared away, or the source went back."""
+
+
 class InvariantBroken(TidegateError):
     """A defect in Tidegate itself, not in the call."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import Conflict
 from tidegate.txn import conflicts
-from tidegate.txn.conflicts import Claim, ConflictWindow, MustWait, ReadSet
+from tidegate.txn.conflicts import Claim, ConflictWindow, MustWait, ReadSet, Written
 
 KEYS = range(3)
 UNBOUNDED = 1000
@@ -21,6 +22,11 @@ def hash_of(key: int) -> int:
     return key * 0x9E3779B97F4A7C15 % (1 << 64)
 
 
+def table_of(key: int) -> str:
+    """Two of them share one."""
+    return "odd" if key % 2 else "even"
+
+
 @dataclass
 class Txn:
     """Reads some keys, one by one, then writes some; `commits` says whether its commit succeeds in the end."""
@@ -28,6 +34,10 @@ class Txn:
     reads: tuple[int, ...]
     writes: frozenset[int]
     commits: bool
+    names_reads: bool = False
+    """It says of which tables it reads keys."""
+    names_writes: bool = False
+    """It says to which tables it writes."""
     state: str = "new"
     token: ReadSet | None = None
     seen: dict[int, int] = field(default_factory=dict)
@@ -81,7 +91,8 @@ class World:
                 # As the log does: a reading at a timestamp waits for the commits at or below it.
                 if any(each.state == "stamped" and each.commit and each.commit <= when for each in self.txns):
                     return False
-                self.window.note(txn.token, [hash_of(missing[0])])
+                table = table_of(missing[0]) if txn.names_reads else ""
+                self.window.note(txn.token, [hash_of(missing[0])], table)
                 txn.seen[missing[0]] = self.as_of(missing[0], when)
             case "claimed":
                 txn.commit = self.now()
@@ -97,7 +108,7 @@ class World:
             return False
         txn.waits_for = None
         try:
-            found = self.window.try_commit(txn.token, lambda: [hash_of(key) for key in txn.writes])
+            found = self.window.try_commit(txn.token, self.writes_of(txn))
         except Conflict as error:
             assert txn.token is not None
             newer = any(ts > txn.token.timestamp for key in txn.reads for ts, _ in self.versions[key])
@@ -115,6 +126,15 @@ class World:
         txn.claim = found
         txn.state = "claimed"
         return True
+
+    @staticmethod
+    def writes_of(txn: Txn) -> Callable[[], list[int]] | Written:
+        def hashes() -> list[int]:
+            return [hash_of(key) for key in txn.writes]
+
+        if not txn.names_writes:
+            return hashes
+        return Written(hashes, frozenset(map(table_of, txn.writes)), len(txn.writes))
 
     def finish(self, index: int, txn: Txn) -> None:
         assert txn.claim is not None and txn.commit is not None
@@ -150,19 +170,24 @@ transactions = st.builds(
     reads=st.lists(keys, unique=True, max_size=2).map(tuple),
     writes=st.frozensets(keys, max_size=2),
     commits=st.sampled_from([True, True, True, False]),
+    names_reads=st.booleans(),
+    names_writes=st.booleans(),
 )
-increments = keys.map(lambda key: Txn((key,), frozenset({key}), True))
+increments = st.builds(
+    lambda key, reads, writes: Txn((key,), frozenset({key}), True, reads, writes), keys, st.booleans(), st.booleans()
+)
 schedules = st.lists(st.integers(0, 5), min_size=20, max_size=80)
 bounds = st.sampled_from([1, 3, UNBOUNDED, UNBOUNDED])
 small_max = st.sampled_from([0, 1, 4096])
+unmade_max = st.sampled_from([0, 1, 64])
 
 
-@given(st.lists(increments, min_size=2, max_size=6), schedules, bounds, small_max)
+@given(st.lists(increments, min_size=2, max_size=6), schedules, bounds, small_max, unmade_max)
 @settings(max_examples=300, deadline=None)
 def test_a_counter_equals_the_number_of_increments_that_succeeded(
-    txns: list[Txn], schedule: list[int], keys_max: int, small: int
+    txns: list[Txn], schedule: list[int], keys_max: int, small: int, unmade: int
 ) -> None:
-    with patch.object(conflicts, "SMALL_MAX", small):
+    with patch.object(conflicts, "SMALL_MAX", small), patch.object(conflicts, "UNMADE_MAX", unmade):
         world = World(txns, keys_max)
         world.run(schedule)
     for key in KEYS:
@@ -171,12 +196,12 @@ def test_a_counter_equals_the_number_of_increments_that_succeeded(
     assert any(txn.state == "done" for txn in txns), "somebody always gets through"
 
 
-@given(st.lists(transactions, min_size=2, max_size=6), schedules, bounds, small_max)
+@given(st.lists(transactions, min_size=2, max_size=6), schedules, bounds, small_max, unmade_max)
 @settings(max_examples=500, deadline=None)
 def test_what_succeeds_is_as_if_run_one_after_the_other_in_the_order_of_commit_timestamps(
-    txns: list[Txn], schedule: list[int], keys_max: int, small: int
+    txns: list[Txn], schedule: list[int], keys_max: int, small: int, unmade: int
 ) -> None:
-    with patch.object(conflicts, "SMALL_MAX", small):
+    with patch.object(conflicts, "SMALL_MAX", small), patch.object(conflicts, "UNMADE_MAX", unmade):
         world = World(txns, keys_max)
         world.run(schedule)
     serial = dict.fromkeys(KEYS, 0)

@@ -72,7 +72,7 @@ def ask_all(ask, table, key) -> None:
         both_ways(ask, form.format(t=table, a=key[0], b=f"'{escaped}'"))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(steps=STEPS, own=ROWS, shards=st.integers(1, 3), asked=st.lists(KEYS, min_size=1, max_size=3))
 def test_one_key_is_found_as_it_is_among_all_rows(db, steps, own, shards, asked):
     """Promise 4: one cut, whoever asks for how much of it. In snapshots, and with a transaction's own rows on top."""

@@ -12,8 +12,12 @@ import pytest
 
 from random_views import Differs, case, replay, smaller
 
-CASES = 200
+CASES, MORE_CASES = 80, 160
 AT_ONCE = 20
+FIRSTS = [
+    *range(0, CASES, AT_ONCE),
+    *(pytest.param(each, marks=pytest.mark.long) for each in range(CASES, MORE_CASES, AT_ONCE)),
+]
 LONG_CASES = int(os.environ.get("TIDEGATE_RANDOM_VIEWS", "3000"))
 FIRST_LONG = int(os.environ.get("TIDEGATE_RANDOM_VIEWS_FROM", "100000"))
 
@@ -31,7 +35,7 @@ def hold(seeds: range) -> int:
     return held
 
 
-@pytest.mark.parametrize("first", range(0, CASES, AT_ONCE))
+@pytest.mark.parametrize("first", FIRSTS)
 def test_a_maintained_view_is_its_query(first: int) -> None:
     assert hold(range(first, first + AT_ONCE)) > AT_ONCE // 2
 

@@ -202,7 +202,7 @@ class Twins:
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(plans, st.integers(1, 3), st.sampled_from([1 << 20, 1 << 20, 60]), st.data())
 def test_a_table_at_every_timestamp_equals_a_dictionary(
     plan: list[tuple[Any, ...]], shards: int, buffer_bytes: int, data: st.DataObject

@@ -85,7 +85,7 @@ def test_processes_that_count_lose_nothing(path, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(each, marks=pytest.mark.long) for each in (2, 3))])
 def test_what_was_acknowledged_of_tables_survives_sigkill(path, tmp_path, seed):
     """Promise 6, for rows, deletes and changes of a schema; promise 2: pairs are there whole or not at all."""
     rng = random.Random(seed)

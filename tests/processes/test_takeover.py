@@ -128,7 +128,7 @@ def term_of(path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(each, marks=pytest.mark.long) for each in (2, 3))])
 def test_every_client_knows_what_became_of_what_it_had_under_way_when_the_owner_was_killed(tmp_path, seed):
     """Also transactions.md facts 6 and 15: what was being committed or aborted is driven on by the next owner."""
     path, stop = tmp_path / "t.tide", tmp_path / "stop"

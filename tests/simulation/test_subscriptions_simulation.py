@@ -12,6 +12,12 @@ BUG_SEEDS = 25
 """Each planted bug is found in so many runs."""
 BUG_FIRST = 6
 """Most are found soon after this one. Any other will do."""
+FOUND_BY = {
+    "pending-acknowledgements-are-not-restored": 8,
+    "snapshot-while-an-acknowledgement-is-on-its-way": 10,
+    "two-transactions-hold-one-message": 16,
+}
+"""Seeds that find a bug sooner than the first ones do."""
 
 
 @pytest.mark.slow
@@ -31,13 +37,13 @@ def test_the_same_seed_gives_the_same_trace_twice():
 @pytest.mark.parametrize("name", sorted(SUB_BUGS))
 def test_a_planted_bug_is_found(name):
     """A simulator that cannot fail proves nothing."""
-    finds(simulate, SUB_BUGS[name](), range(BUG_FIRST, BUG_FIRST + BUG_SEEDS))
+    finds(simulate, SUB_BUGS[name](), range(BUG_FIRST, BUG_FIRST + BUG_SEEDS), FOUND_BY.get(name, BUG_FIRST))
 
 
 @pytest.mark.slow
 def test_the_runs_meet_what_they_are_meant_to_meet():
     """Each mark is something that must have happened for the runs to mean anything."""
-    meets(simulate, MUST_HAPPEN, range(502, 530))
+    meets(simulate, MUST_HAPPEN, range(502, 530), [508, 503, 505])
 
 
 MUST_HAPPEN = [

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from spark_paths import HERE, PATH
 
 import tidegate
 from database_rig import quick
@@ -18,9 +18,6 @@ from tidegate.database.database import Database
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HERE = Path(__file__).parent
-PATH = os.pathsep.join([str(Path(tidegate.__file__).parents[1]), str(HERE)])
-"""Where Spark's Python workers find this package and the folds of these tests."""
 
 NOT_OURS = (
     # Spark 4.3 says so at every import, and of nothing that is used here.
@@ -51,7 +48,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         options = {"spark.executorEnv.PYTHONPATH": PATH, "spark.driver.extraJavaOptions": QUICK_JVM}
-        session = start_session(work, options, cores=2, memory_mb=768)
+        session = start_session(work, options, cores=2, memory_mb=1536)
     register(session)
     yield session
     stop_session(session, work)

@@ -14,8 +14,8 @@ from pathlib import Path
 from queue import Empty, Queue
 
 import pytest
+from spark_paths import PATH
 
-from conftest import PATH
 from tidegate.barrier.cut import encode_cut
 
 pytestmark = pytest.mark.slow

@@ -22,7 +22,6 @@ MAY_IMPORT = {
     "runtime": {"errors", "clock", "ports", "log", "txn", "stores", "runtime"},
 }
 MAY_IMPORT["cdc"] = {"errors", "cdc"}
-MAY_IMPORT["capture"] = {"errors", "cdc", "capture"}
 MAY_IMPORT["barrier"] = {"errors", "clock", "log", "barrier"}
 MAY_IMPORT["reads"] = {"errors", "clock", "tables", "catalog", "reads"}
 MAY_IMPORT["views"] = {"errors", "clock", "tables", "reads", "views"}
@@ -31,7 +30,9 @@ MAY_IMPORT["pipeline"] = (
     MAY_IMPORT["runtime"] | MAY_IMPORT["catalog"] | MAY_IMPORT["barrier"] | MAY_IMPORT["snapshots"] | {"pipeline"}
 )
 MAY_IMPORT["pipeline"] |= MAY_IMPORT["views"]
-MAY_IMPORT["database"] = MAY_IMPORT["pipeline"] | {"reads", "database", "spark"}
+# `Database.capture` and `apply` load what stands above them only when they are called.
+MAY_IMPORT["database"] = MAY_IMPORT["pipeline"] | {"reads", "database", "spark", "capture"}
+MAY_IMPORT["capture"] = MAY_IMPORT["database"] | {"cdc"}
 MAY_IMPORT["sim"] = MAY_IMPORT["database"] | {"sim"}
 PURE = ("clock", "log", "txn", "topics", "tables", "catalog", "barrier", "reads", "views", "cdc")
 IMPURE_MODULES = {"time", "random", "os", "io", "socket", "subprocess", "sqlite3", "uuid", "secrets", "tempfile"}

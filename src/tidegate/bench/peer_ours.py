@@ -146,12 +146,12 @@ def _warm_up(db: Database, table: str, row: dict[str, Any]) -> None:
 def _take(txn: Any, table: str, rows: pa.Table) -> None:
     """Signed rows as upserts, and deletes of what goes and does not come again."""
     come = rows.filter(pc.equal(rows["w"], 1)).drop_columns(["w"])
-    gone = rows.filter(pc.equal(rows["w"], -1))["number"]
-    gone = gone.filter(pc.invert(pc.is_in(gone, come["number"])))
+    gone = rows.filter(pc.equal(rows["w"], -1)).select(["number"])
+    gone = gone.filter(pc.invert(pc.is_in(gone["number"], come["number"])))
     if len(come):
         txn.upsert(table, come)
     if len(gone):
-        txn.delete(table, gone.to_pylist())
+        txn.delete(table, gone)
 
 
 def _accounts(rows: list[tuple[int, int, int]]) -> list[dict[str, int]]:

@@ -30,6 +30,13 @@ MISSED: Final = 4
 _TOLD: Final = ">= 0"
 """No goal: a figure to be known."""
 PEERS: Final = ("pathway", "flink")
+_SPEEDS: Final = (
+    ("pathway", "steps", GOAL),
+    ("pathway", "rows", GOAL),
+    ("pathway", "batch", _TOLD),
+    ("flink", "batched", GOAL),
+)
+"""Each way of feeding a peer. What gives one output for everything is not incremental, and no goal."""
 
 
 @dataclass(slots=True)
@@ -146,7 +153,7 @@ def _workload(
     ours = run_ours(given, work.directory / "ours")
     if ours.found != expected:
         raise InvariantBroken(f"{name}: Tidegate's view is not what DuckDB computes: {_differ(ours.found, expected)}")
-    for side, how, goal in (("pathway", "steps", GOAL), ("pathway", "batch", _TOLD), ("flink", "batched", GOAL)):
+    for side, how, goal in _SPEEDS:
         if side not in sides.names:
             continue
         title = f"peers.{name}.{side}.{how}"
@@ -158,7 +165,8 @@ def _workload(
         except SideFailed as error:
             _failed(report, title, error, goal)
             continue
-        _compare(report, title, given, ours, f"{side} {said['version']}, {how}", said["seconds"], goal)
+        whom = f"{side} {said['version']}, {how}, {said['outputs']:,} outputs"
+        _compare(report, title, given, ours, whom, said["seconds"], goal)
     _compare(report, f"peers.{name}.duckdb", given, ours, _recomputing(duck, given), duck["seconds"], _TOLD)
     _ahead_from(report, name, duck["small"], ours.small_s)
 

@@ -174,15 +174,19 @@ class Catalog(Lookup):
         shards: int = 1,
         options: Options | None = None,
         if_not_exists: bool = False,
+        channels: int = 1,
     ) -> bytes | None:
         """The record that creates a table; None when it exists and that is fine. Without a `key` it only grows.
 
+        `channels` is how many the database has: by the option `beside` it lies in the same one as another table.
         Raises: `InvalidArgument` for a name, column, key or number of shards that cannot be and for a name that is
-        taken, `LimitExceeded`.
+        taken, `NotFound` for a table that it is to lie beside, `LimitExceeded`.
         """
         check_name("table", name)
         self._check_free(name, "topic", "view")
-        return self._tables.plan_create(name, columns, key, shards=shards, options=options, if_not_exists=if_not_exists)
+        return self._tables.plan_create(
+            name, columns, key, shards=shards, options=options, if_not_exists=if_not_exists, channels=channels
+        )
 
     def plan_alter_table(self, name: str, *changes: ColumnChange, if_exists: bool = False) -> bytes | None:
         """The record of the table's next schema, all changes in one; None when they leave it as it is.
@@ -337,8 +341,10 @@ class Catalog(Lookup):
     def _create_table(self, facts: dict[str, Any], timestamp: Timestamp) -> Change | None:
         if self._is_taken(facts["name"]):
             return None
-        created = self._tables.create(facts, self._next_id, timestamp)
-        self._next_id += 1
+        # The channels of a table follow from its id: one that lies beside another takes the next that leads there.
+        channels, channel = facts.get("channel", (1, 0))
+        created = self._tables.create(facts, self._next_id + (channel - self._next_id) % channels, timestamp)
+        self._next_id = created.table.id + 1
         return created
 
     def _drop_table(self, facts: dict[str, Any], timestamp: Timestamp) -> Change | None:

@@ -95,15 +95,18 @@ class Lookup:
 
     def read_by(self, view: View, into: dict[int, Table | View]) -> None:
         """Add all that a view reads, directly or through other views, by id."""
-        for id, _ in view.inputs.values():
-            if id not in into:
+        waiting = [view]  # A chain of views may be longer than Python's own stack.
+        while waiting:
+            for id, _ in waiting.pop().inputs.values():
+                if id in into:
+                    continue
                 try:
                     found: Table | View = self.view_by_id(id)
                 except NotFound:
                     found = self.table_by_id(id)
                 into[id] = found
                 if isinstance(found, View):
-                    self.read_by(found, into)
+                    waiting.append(found)
 
     def views(self) -> tuple[View, ...]:
         """Those that are there, by name."""

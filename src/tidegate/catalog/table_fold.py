@@ -17,7 +17,8 @@ from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import InvalidArgument, LimitExceeded, NotFound
 from tidegate.tables.column_type import from_sql, to_sql
 from tidegate.tables.definition import COLUMNS_MAX, ColumnChange, ColumnDef, alter, define
-from tidegate.tables.schema import Column, Table, TableSchema
+from tidegate.tables.schema import BESIDE, Column, Table, TableSchema
+from tidegate.topics.routing import place
 
 TABLES_MAX: Final = 10_000
 VERSIONS_MAX: Final = 1000
@@ -82,6 +83,7 @@ class TableFold:
         shards: int,
         options: Options | None,
         if_not_exists: bool,
+        channels: int,
     ) -> bytes | None:
         check_shards("table", name, shards)
         there = self._by_name.get(name)
@@ -95,8 +97,17 @@ class TableFold:
         made, ids = define(name, columns, key, columns_max=self._columns_max)
         if len(self._by_name) >= self._tables_max:
             raise LimitExceeded("the number of tables", len(self._by_name) + 1, self._tables_max, "tables_max")
+        facts: dict[str, Any] = {}
+        if (beside := (options or {}).get(BESIDE)) is not None:
+            facts["channel"] = (channels, place(self.table(beside).id, 0, channels))
         return records.write(
-            "create_table", name=name, shards=shards, options=dict(options or {}), columns=column_facts(made), key=ids
+            "create_table",
+            name=name,
+            shards=shards,
+            options=dict(options or {}),
+            columns=column_facts(made),
+            key=ids,
+            **facts,
         )
 
     def plan_alter(self, name: str, changes: Iterable[ColumnChange], *, if_exists: bool, check: Check) -> bytes | None:

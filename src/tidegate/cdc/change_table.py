@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
+from itertools import groupby, pairwise
+from operator import itemgetter, lt
 from typing import Final, NamedTuple
 
 from tidegate.errors import SourceUnreadable
@@ -29,11 +31,15 @@ class Kind(IntEnum):
     COMMIT = 2
 
 
+KNOWN_KINDS: Final = frozenset(map(int, Kind))
+
+
 class ChangeRow(NamedTuple):
     """A row of a change table. In tables of version 1 no row has a transaction."""
 
     id: int
-    kind: Kind
+    kind: int
+    """A `Kind`, or its number: where many rows are read, they come as they are stored."""
     txn: int | None = None
     table: str | None = None
     row: int | None = None
@@ -43,6 +49,10 @@ class ChangeRow(NamedTuple):
     updates: bytes | None = None
     time: int | None = None
     """Seconds since 1970; it says nothing about order."""
+
+
+_id_of: Final = itemgetter(0)
+_txn_of: Final = itemgetter(2)
 
 
 class Part(NamedTuple):
@@ -90,21 +100,26 @@ class Groups:
         Raises: `SourceUnreadable` when ids do not rise.
         """
         found: list[ChangeRow] = []
-        for each in rows:
-            if each.id <= self._last:
-                raise SourceUnreadable(f"change {each.id} follows change {self._last}: the change table was rewritten")
-            if each.txn != NO_TXN and each.txn != self._txn:
+        for txn, run in groupby(rows, _txn_of):
+            group = list(run)
+            self._check_rising(group)
+            if txn != NO_TXN and txn != self._txn:
                 if self.is_open:
                     yield Part(found, self._last, True)
                     found = []
-                self._txn = each.txn
-            if each.kind is not Kind.COMMIT:
-                found.append(each)
-            self._last = each.id
+                self._txn = txn
+            found += [each for each in group if each[1] != 2]  # Kind.COMMIT, which would take longer.
+            self._last = group[-1].id
         if self.is_open and (found or is_end):
             yield Part(found, self._last, is_end)
         if is_end:
             self._txn = NO_TXN
+
+    def _check_rising(self, rows: list[ChangeRow]) -> None:
+        ids = [self._last, *map(_id_of, rows)]
+        if not all(map(lt, ids, ids[1:])):
+            before, id = next((one, other) for one, other in pairwise(ids) if one >= other)
+            raise SourceUnreadable(f"change {id} follows change {before}: the change table was rewritten")
 
 
 class Extent(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -137,6 +137,17 @@ class Assembly(Generic[H]):
         self._ended: deque[str] = deque()
         """Those whose END has come, in its order, and that were not taken yet."""
 
+    def remember(self, taken: Iterable[str]) -> None:
+        """Transactions that were taken before, the latest last."""
+        for txn in taken:
+            self._taken[txn] = None
+            if len(self._taken) > self._remembered:
+                del self._taken[next(iter(self._taken))]
+
+    def is_taken(self, txn: str) -> bool:
+        """As far as it is remembered."""
+        return txn in self._taken
+
     def began(self, txn: str) -> None:
         """It may have come before, or behind changes of other topics."""
         if txn not in self._taken:
@@ -173,9 +184,7 @@ class Assembly(Generic[H]):
         while self._ended and self._open[self._ended[0]].is_complete:
             txn = self._ended.popleft()
             changes = self._open.pop(txn).changes
-            self._taken[txn] = None
-            if len(self._taken) > self._remembered:
-                del self._taken[next(iter(self._taken))]
+            self.remember((txn,))
             yield txn, [changes[each] for each in sorted(changes)]
 
     @property

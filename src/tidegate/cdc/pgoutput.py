@@ -202,23 +202,23 @@ class Decoder:
         match kind:
             case 0x49:  # I
                 (relation,) = _WORD.unpack_from(data, at)
-                _expect(data[at + 4], "N")
-                row, at = _cells(data, at + 5)
+                expect(data[at + 4], "N")
+                row, at = read_cells(data, at + 5)
                 return Insert(relation, row, xid), at
             case 0x55:  # U
                 (relation,) = _WORD.unpack_from(data, at)
                 at += 4
                 before, is_whole = None, False
                 if data[at] != 0x4E:
-                    is_whole = _expect(data[at], "KO") == "O"
-                    before, at = _cells(data, at + 1)
-                _expect(data[at], "N")
-                row, at = _cells(data, at + 1)
+                    is_whole = expect(data[at], "KO") == "O"
+                    before, at = read_cells(data, at + 1)
+                expect(data[at], "N")
+                row, at = read_cells(data, at + 1)
                 return Update(relation, before, is_whole, row, xid), at
             case 0x44:  # D
                 (relation,) = _WORD.unpack_from(data, at)
-                is_whole = _expect(data[at + 4], "KO") == "O"
-                before, at = _cells(data, at + 5)
+                is_whole = expect(data[at + 4], "KO") == "O"
+                before, at = read_cells(data, at + 5)
                 return Delete(relation, before, is_whole, xid), at
             case 0x52:  # R
                 return _relation(data, at, xid)
@@ -263,7 +263,8 @@ class Decoder:
 _OF_ROWS: Final = frozenset(b"IUDTRYM")
 
 
-def _expect(byte: int, allowed: str) -> str:
+def expect(byte: int, allowed: str) -> str:
+    """Raises: `ValueError` for a byte that is none of those allowed."""
     found = chr(byte)
     if found not in allowed:
         raise ValueError(f"{found!r} stands where {' or '.join(allowed)} must")
@@ -276,26 +277,33 @@ def _text(data: bytes, at: int) -> tuple[str, int]:
     return data[at:end].decode(), end + 1
 
 
-def _cells(data: bytes, at: int) -> tuple[Cells, int]:
+def read_cells(data: bytes, at: int) -> tuple[Cells, int]:
+    """The row at a place, and the place behind it. Raises: `ValueError`, `IndexError`, `struct.error`."""
     (count,) = _SHORT.unpack_from(data, at)
     at += 2
     found: list[str | bytes | Unchanged | None] = []
-    for _ in range(count):
+    word = _WORD.unpack_from
+    for _ in range(count):  # Once for every value that comes, so without a call more than it needs.
         kind = data[at]
-        at += 1
-        if kind == 0x6E:  # n
+        if kind == 0x74:  # t
+            at += 5
+            end = at + word(data, at - 4)[0]
+            found.append(data[at:end].decode())
+            at = end
+        elif kind == 0x6E:  # n
             found.append(None)
+            at += 1
         elif kind == 0x75:  # u
             found.append(UNCHANGED)
+            at += 1
         else:
-            is_text = _expect(kind, "tb") == "t"
-            (length,) = _WORD.unpack_from(data, at)
-            at += 4
-            value = data[at : at + length]
-            if len(value) != length:
-                raise ValueError(f"a value of {length} bytes is cut off")
-            found.append(value.decode() if is_text else value)
-            at += length
+            expect(kind, "tb")
+            at += 5
+            end = at + word(data, at - 4)[0]
+            found.append(data[at:end])
+            at = end
+    if at > len(data):
+        raise ValueError(f"{at - len(data)} bytes are cut off")
     return tuple(found), at
 
 
@@ -303,7 +311,7 @@ def _relation(data: bytes, at: int, xid: int) -> tuple[Relation, int]:
     (id,) = _WORD.unpack_from(data, at)
     schema, at = _text(data, at + 4)
     name, at = _text(data, at)
-    identity = _expect(data[at], "dnfi")
+    identity = expect(data[at], "dnfi")
     (count,) = _SHORT.unpack_from(data, at + 1)
     at += 3
     columns = []

@@ -98,13 +98,13 @@ def _varint(into: bytearray, number: int) -> None:
 def decode(record: bytes) -> list[Value]:
     """The values of a record. Raises: `SourceUnreadable` for bytes that are none."""
     try:
-        length, at = _read_varint(record, 0)
+        length, at = read_varint(record, 0)
         if not at <= length <= len(record):
             raise ValueError(f"its header has {length} bytes")
         values: list[Value] = []
         place = length
         while at < length:
-            type, at = _read_varint(record, at)
+            type, at = read_varint(record, at)
             size = _LENGTHS[type] if type < 10 else (type - 12) // 2
             if type in (10, 11) or place + size > len(record):
                 raise ValueError(f"value {len(values)} of type {type} does not fit")
@@ -129,7 +129,7 @@ def _value(type: int, data: bytes) -> Value:
     return data.decode() if type % 2 else data
 
 
-def _read_varint(record: bytes, at: int) -> tuple[int, int]:
+def read_varint(record: bytes, at: int) -> tuple[int, int]:
     """A number, and the place behind it."""
     number = 0
     for byte in record[at : at + 8]:

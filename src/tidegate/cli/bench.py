@@ -14,7 +14,7 @@ from tidegate.bench.report import Report
 from tidegate.cli.output import json_option
 
 MISSED: Final = 4
-MEASURED: Final = ("log", "transactions", "pipeline", "reads", "views")
+MEASURED: Final = ("log", "transactions", "pipeline", "reads", "views", "capture")
 """By modules of `bench`."""
 
 
@@ -26,7 +26,7 @@ MEASURED: Final = ("log", "transactions", "pipeline", "reads", "views")
 @click.option("--only", metavar="TEXT", help="Only what has TEXT in its name, such as log.read.")
 @click.pass_context
 def bench(ctx: click.Context, what: str, as_json: bool, check: bool, quick: bool, only: str | None) -> None:
-    """Measure the oracle, the log, transactions, the pipeline, reads, views, or all of them.
+    """Measure the oracle, the log, transactions, the pipeline, reads, views, capture, or all of them.
 
     Every figure is measured against something in the same run, in turn, and its goal bounds the ratio of the two, so
     that a slow or busy machine does not decide. Files lie in a temporary directory; set TMPDIR to

@@ -27,10 +27,11 @@ from tidegate.runtime.log import Log
 
 _FRAME_S = 0.1
 _SECONDS_BANK = 60.0
+_SECONDS_SHOP = 50.0
 _SECONDS = 8.0
 _SECONDS_TABLES = 15.0
 _LINE_S = 2.0
-"""Between two lines of the bank, where there is no terminal."""
+"""Between two lines of the bank and the shop, where there is no terminal."""
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -42,18 +43,18 @@ T = TypeVar("T", bound=_Closes)
 
 
 @click.command()
-@click.argument("scene", type=click.Choice(["bank", "log", "money", "tables"]), default="bank")
+@click.argument("scene", type=click.Choice(["bank", "shop", "log", "money", "tables"]), default="bank")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.1, max=3600),
-    help="How long a scene takes: 60 for the bank, 8 for log and money, 15 for tables once Spark runs.",
+    help="How long a scene takes: bank 60, shop 50, log and money 8, tables 15 once Spark runs.",
 )
 @click.option("--dir", "directory", type=click.Path(path_type=Path), help="Keep the data here; else it is temporary.")
 @click.option("--plain", is_flag=True, help="Lines of text instead of a live picture; so it is in a pipe, too.")
 @click.option(
-    "--json", "to_json", is_flag=True, help="Of bank: a JSON object at the end instead. Of tables: one a second, too."
+    "--json", "to_json", is_flag=True, help="Of bank and shop: a JSON object at the end. Of tables: one a second, too."
 )
-@click.option("--no-kill", is_flag=True, help="Of bank and tables: kill no process.")
+@click.option("--no-kill", is_flag=True, help="Of bank, shop and tables: kill no process.")
 @click.pass_context
 def demo(
     ctx: click.Context,
@@ -70,6 +71,11 @@ def demo(
     while Spark folds all of it into checkpoints and four readers add up all balances: strong, bounded, in the writer's
     session, eventual. The sum must be the same at every cut. After a third of the time the writer is killed and started
     again; at the end every acknowledged transfer must be there once. Without Spark or Java there are no checkpoints.
+
+    shop: an application sells on SQLite: orders, items and payments, in transactions. A capture takes each of them into
+    Tidegate, where a view joins every order with its items and its payment, and readers ask for all of them, again and
+    again. Application, capture and pipeline are killed in turn, and start again. No answer may have a part of an order,
+    and at the end tables and view must be what SQLite has.
 
     log: seven threads write to two channels, and two processes read them. One writer now and then takes a TimeTick
     and holds it: no tick may pass it, so both TimeTicks of its channel wait, and nobody else's appends do. At the end
@@ -91,18 +97,20 @@ def demo(
       tidegate demo
       tidegate demo --seconds 20 --dir demo.tide
       tidegate demo --json
+      tidegate demo shop
       tidegate demo money --seconds 30
       tidegate demo tables --no-kill
     """
-    if to_json and scene not in ("bank", "tables"):
-        raise click.UsageError("--json is for two scenes: tidegate demo bank --json, tidegate demo tables --json")
+    if to_json and scene not in ("bank", "shop", "tables"):
+        raise click.UsageError("--json is for three scenes: tidegate demo bank --json, and so shop and tables")
     is_live = not (plain or to_json) and sys.stdout.isatty()
     with ExitStack() as stack:
         # Cleaning up takes a moment; a second Ctrl-C must not leave half of it behind.
         stack.callback(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))
         path = directory or _temporary(stack)
-        if path.is_dir() and any(path.iterdir()) and not (path / "log").is_dir():
-            raise InvalidArgument(f"{path} is not empty and holds no log; name a new directory")
+        mine, what = ("shop.tide", "shop") if scene == "shop" else ("log", "log")
+        if path.is_dir() and any(path.iterdir()) and not (path / mine).is_dir():
+            raise InvalidArgument(f"{path} is not empty and holds no {what}; name a new directory")
         stack.callback(signal.signal, signal.SIGINT, signal.SIG_IGN)
         match scene:
             case "log":
@@ -114,36 +122,70 @@ def demo(
                 if missing is not None:
                     raise Unavailable(f"demo tables: {missing}")
                 good = _play_tables(path, seconds or _SECONDS_TABLES, is_live, kill=not no_kill, to_json=to_json)
+            case "shop":
+                good = _play_shop(path, seconds or _SECONDS_SHOP, is_live, kill=not no_kill, to_json=to_json)
             case _:
                 good = _play_bank(path, seconds or _SECONDS_BANK, is_live, kill=not no_kill, to_json=to_json)
         if not good:
             ctx.exit(1)
         if directory is not None and not to_json:
-            print_line(f"The data is in {path}; look at it with `tidegate log show {path}`.")
+            look = f"tidegate sql {path / 'shop.tide'}" if scene == "shop" else f"tidegate log show {path}"
+            print_line(f"The data is in {path}; look at it with `{look}`.")
 
 
 def _play_bank(path: Path, seconds: float, is_live: bool, *, kill: bool, to_json: bool) -> bool:
     from tidegate.cli import demo_bank_view as view
     from tidegate.cli.demo_bank import Bank
 
-    def say() -> None:
-        if not to_json:
-            click.echo(view.line(bank))
-
-    def interrupt(*_: object) -> None:
-        bank.interrupted.set()
-
     bank = Bank(path, seconds, kill=kill)
-    with ExitStack() as stack:
-        for each in _ENDS:  # It ends in good order and with a summary, whoever asks for it, and however often.
-            stack.callback(signal.signal, each, signal.signal(each, interrupt))
-        stack.callback(bank.close)
-        bank.start()
+    with _in_good_order(bank):
+        say = _say_line(lambda: view.line(bank), to_json)
         _watch(bank.done, lambda: view.frame(bank), say, is_live, every_s=_LINE_S)
         good = view.summary(bank, to_json=to_json)
         if is_live and bank.is_spark_starting:
             print_line("Spark, which was still starting, is ended; that takes a moment.", style="dim")
         return good
+
+
+def _play_shop(path: Path, seconds: float, is_live: bool, *, kill: bool, to_json: bool) -> bool:
+    from tidegate.cli import demo_shop_view as view
+    from tidegate.cli.demo_shop import Shop
+
+    shop = Shop(path, seconds, kill=kill)
+    with _in_good_order(shop):
+        say = _say_line(lambda: view.line(shop), to_json)
+        _watch(shop.done, lambda: view.frame(shop), say, is_live, every_s=_LINE_S)
+        return view.summary(shop, to_json=to_json)
+
+
+class _Interruptible(_Closes, Protocol):
+    @property
+    def interrupted(self) -> Event: ...
+
+    def start(self) -> None: ...
+
+
+@contextmanager
+def _in_good_order(scene: _Interruptible) -> Iterator[None]:
+    """Start a scene; it ends in good order and with a summary, whoever asks for it, and however often."""
+
+    def interrupt(*_: object) -> None:
+        scene.interrupted.set()
+
+    with ExitStack() as stack:
+        for each in _ENDS:
+            stack.callback(signal.signal, each, signal.signal(each, interrupt))
+        stack.callback(scene.close)
+        scene.start()
+        yield
+
+
+def _say_line(text: Callable[[], str], to_json: bool) -> Callable[[], None]:
+    def say() -> None:
+        if not to_json:
+            click.echo(text())
+
+    return say
 
 
 def _play_log(path: Path, seconds: float, is_live: bool) -> bool:

@@ -1,7 +1,8 @@
 """The `tidegate` command. Subcommands are imported when they are used, so that `--help` answers at once.
 
 Exit codes: 0 fine; 1 the input or the data is wrong; 2 the command line is wrong; 3 damage was found;
-4 a goal was missed; 130 interrupted; 141 whoever read the output closed it before its end.
+4 a goal was missed; 5 a conflict with what a target holds; 130 interrupted; 141 whoever read the output closed it
+before its end.
 """
 
 from __future__ import annotations
@@ -92,11 +93,13 @@ def _silence(stream: TextIO) -> None:
 
 
 _COMMANDS: Final = {
-    "demo": ("tidegate.cli.demo:demo", "Watch a bank at work for a minute, live, and every cut of it checked."),
+    "demo": ("tidegate.cli.demo:demo", "Watch a bank, or a shop that is captured, live, and every cut of it checked."),
     "status": ("tidegate.cli.status:status", "Show the state of a database: what goes on, what waits, and on what."),
     "transactions": ("tidegate.cli.transactions:transactions", "List open and hanging transactions; end one."),
     "topic": ("tidegate.cli.topic:topic", "Send messages to a topic, and read them."),
+    "capture": ("tidegate.cli.capture:capture", "Take another database's transactions into this one."),
     "sql": ("tidegate.cli.sql:sql", "Run statements in a database."),
+    "apply": ("tidegate.cli.apply:apply", "Apply a database's transactions to SQLite, Turso or PostgreSQL."),
     "log": ("tidegate.cli.log:log", "Look into a log: channels, segments, messages; verify and repair it."),
     "bench": ("tidegate.cli.bench:bench", "Measure this machine, each figure against a plain alternative."),
     "simulate": ("tidegate.cli.simulate:simulate", "Run the code in a simulated world of faults, by seed."),
@@ -107,8 +110,8 @@ _COMMANDS: Final = {
     cls=LazyGroup,
     lazy=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 fine, 1 input or data is wrong, 2 usage, 3 damage found, 4 goal missed, 130 interrupted,"
-    " 141 output closed by its reader.",
+    epilog="Exit codes: 0 fine, 1 input or data is wrong, 2 usage, 3 damage found, 4 goal missed, 5 conflict at a"
+    " target, 130 interrupted, 141 output closed by its reader.",
 )
 @click.version_option(__version__, prog_name="tidegate", message="%(prog)s %(version)s")
 def tidegate() -> None:
@@ -120,6 +123,7 @@ def tidegate() -> None:
       tidegate sql shop.tide "CREATE TABLE t (id INT PRIMARY KEY, n INT)" --create
       tidegate sql shop.tide "CREATE TOPIC audit"
       tidegate topic read shop.tide audit --follow
+      tidegate capture sqlite:///app.db --into shop.tide
       tidegate status shop.tide --watch
       tidegate transactions shop.tide --older-than 10s
       tidegate log show shop.tide

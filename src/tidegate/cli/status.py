@@ -85,6 +85,8 @@ def draw(found: Row) -> Group:
         (found["views"], _views),
         (found["topics"], _topics),
         (found["subscriptions"], _subscriptions),
+        (found["captures"], _captures),
+        (found["applies"], _applies),
         (found["channels"], _channels),
     ):
         if rows:
@@ -268,6 +270,46 @@ def _subscriptions(rows: list[Row]) -> RenderableType:
             ]
         )
     return make_table(titles, cells, right="consumers backlog lag unacked pending")
+
+
+def _captures(rows: list[Row]) -> RenderableType:
+    cells: list[list[str | Text]] = [
+        [
+            printable(each["name"]),
+            Text(each["state"], {"following": "", "snapshot": "yellow", "waiting": "yellow"}.get(each["state"], "red")),
+            f"{each['transactions']:,}",
+            f"{each['rows']:,}",
+            ", ".join(f"{value} {name}" for name, value in each["behind"].items()),
+            printable("; ".join([each["error"]] * bool(each["error"]) + _not_taken(each["left_out"]))),
+        ]
+        for each in rows
+    ]
+    return make_table(["capture", "state", "transactions", "rows", "behind", "notes"], cells, right="transactions rows")
+
+
+def _not_taken(tables: dict[str, str]) -> list[str]:
+    return [f"without {', '.join(tables)}"] if tables else []
+
+
+def _applies(rows: list[Row]) -> RenderableType:
+    cells: list[list[str | Text]] = [
+        [
+            _shortened(printable(each["to"])),
+            Text(each["state"], {"following": "", "waiting": "yellow"}.get(each["state"], "red")),
+            f"{each['transactions']:,}",
+            f"{each['rows']:,}",
+            duration(each["lag_ms"]),
+            printable(each["error"] or each["trouble"] or ""),
+        ]
+        for each in rows
+    ]
+    titles = ["apply to", "state", "transactions", "rows", "behind", "notes"]
+    return make_table(titles, cells, right="transactions rows behind")
+
+
+def _shortened(url: str, most: int = 32) -> str:
+    """What tells URLs apart: their beginning and their end."""
+    return url if len(url) <= most else f"{url[:11]}…{url[12 - most :]}"
 
 
 def _channels(rows: list[Row]) -> RenderableType:

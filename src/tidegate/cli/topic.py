@@ -169,7 +169,7 @@ def read(
 
 
 def _look(db: Database, topic: str, since: Timestamp | None, follow: bool, printer: _Printer) -> None:
-    from tidegate.cli.topic_reading import TopicReader
+    from tidegate.database.topic_reading import TopicReader
     from tidegate.topics.value import decode
     from tidegate.txn.txn_id import TxnId
 

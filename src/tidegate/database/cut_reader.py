@@ -21,6 +21,7 @@ from sqlglot.errors import SqlglotError
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.cancel import INSIST_S, Cancel, Cancelled
 from tidegate.database.keeping import Keeper
+from tidegate.database.macros import Macros
 from tidegate.database.tails import LogSource, Tails, shard_of_key
 from tidegate.errors import Closed, InvalidArgument, StorageFailed, TidegateError, WaitTimeout
 from tidegate.log.batch import Batch
@@ -108,11 +109,7 @@ class CutReader:
         self._snapshots = SnapshotReader(store)
         self._layers = LayerCache(self._snapshots.layers)
         self._duck = Duck(Path(store.root) / "spill", threads=2, memory_limit=_MEMORY)
-        setup = self._duck.cursor()
-        for each in SETUP:
-            if not each.startswith("SET "):
-                setup.execute(each.replace(" TEMP ", " ", 1))  # For all connections.
-        setup.close()
+        self._macros = Macros(self._duck.cursor)
         self._idle: list[_Session] = []
         self._translated: dict[tuple[str, _Versions], Translated] = {}
         self._lock = Lock()
@@ -249,6 +246,7 @@ class CutReader:
                             text = f"WITH {quoted(name)} AS NOT MATERIALIZED ({rows}) {text}"
                         if cancel.is_set:
                             raise Cancelled
+                    self._macros.make(text)
                     yield session.cursor.sql(text), translated
             except (duckdb.Error, Cancelled) as error:
                 raise self._explained(error, sql, tables, manifests, cancel, timeout_s) from error

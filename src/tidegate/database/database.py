@@ -30,10 +30,10 @@ from tidegate.database.live_transactions import Keys, Writes
 from tidegate.database.local import LocalBackend
 from tidegate.database.outgoing import Key, Outgoing, check_count
 from tidegate.database.producer import Producer
-from tidegate.database.read_calls import ReadCalls
 from tidegate.database.read_settings import ReadSettings, parse_set
 from tidegate.database.remote.client import Disconnected, RemoteBackend
 from tidegate.database.remote.server import Server
+from tidegate.database.replication_calls import ReplicationCalls
 from tidegate.database.row_taker import RowTaker
 from tidegate.database.sent import Sent
 from tidegate.database.session import Memory
@@ -64,7 +64,7 @@ _TRY_EVERY_S: Final = 0.02
 T = TypeVar("T")
 
 
-class Database(ReadCalls):
+class Database(ReplicationCalls):
     """A database. Its calls may come from any thread; use it as a context manager."""
 
     def __init__(
@@ -376,7 +376,7 @@ class Database(ReadCalls):
             backend = self.backend
             try:
                 if isinstance(backend, LocalBackend):
-                    timestamp = backend.send(outgoing.writes(), outgoing.hashes)
+                    timestamp = backend.send(outgoing.writes(), outgoing.keys)
                 else:
                     # A transaction of its own: its id tells, after a lost answer, whether it was carried out.
                     timestamp = self._send_whole(outgoing)
@@ -390,7 +390,7 @@ class Database(ReadCalls):
     def _send_whole(self, outgoing: Outgoing) -> Timestamp:
         txn = self.transaction()
         try:
-            return self.commit(txn, outgoing.writes(), outgoing.hashes)
+            return self.commit(txn, outgoing.writes(), outgoing.keys)
         except (OutcomeUnknown, Unavailable):
             raise
         except TidegateError:
@@ -407,7 +407,7 @@ class Database(ReadCalls):
             return await asyncio.to_thread(lambda: self.send(topic, value, key=key, headers=headers))
         outgoing = Outgoing(self.channels, self.limits)
         sent = check_count(outgoing.add(self.topic(topic), value, key=key, headers=headers, turn=self.next_turn()))
-        timestamp = await backend.send_async(outgoing.writes(), outgoing.hashes)
+        timestamp = await backend.send_async(outgoing.writes(), outgoing.keys)
         self.seen(timestamp)
         return Sent(timestamp, sent)
 
@@ -471,6 +471,7 @@ class Database(ReadCalls):
 
     def close(self) -> None:
         """Close it. If this process owns the database, another one that has it open becomes the owner."""
+        self._stop_captures()
         with self._lock:
             if self._closed:
                 return

@@ -16,7 +16,7 @@ from tidegate.errors import Conflict, InvalidArgument
 from tidegate.pipeline.view_relations import relations, with_types
 from tidegate.reads.translate import Translated
 from tidegate.tables.column_type import to_sql
-from tidegate.tables.schema import COMMENT, RETENTION_S, RETENTION_S_MIN, Table, TableSchema
+from tidegate.tables.schema import BESIDE, COMMENT, RETENTION_S, RETENTION_S_MIN, Table, TableSchema
 from tidegate.tables.show_create import show_create, show_create_view
 from tidegate.tables.statements import (
     AlterTable,
@@ -55,8 +55,10 @@ def run_ddl(engine: Engine, statement: TableDdl | ViewDdl) -> Rows:
                     statement.columns,
                     statement.key,
                     shards=statement.shards or 1,
-                    options=_options("table", statement.name, statement.retention_s),
+                    options=_options("table", statement.name, statement.retention_s)
+                    | ({} if statement.beside is None else {BESIDE: statement.beside}),
                     if_not_exists=statement.if_not_exists,
+                    channels=len(engine.channels),
                 )
             )
         case AlterTable():

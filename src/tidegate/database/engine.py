@@ -106,6 +106,10 @@ class Engine:
             self.clients: Final = Clients(time.monotonic)
             self.clients.add(OWNER, OWNER, None)
             self._left_behind = self._expect_clients()
+            self.captures: list[Callable[[], dict[str, Any]]] = []
+            """What captures in this process say of themselves."""
+            self.applies: list[Callable[[], dict[str, Any]]] = []
+            """What those say that apply to other databases."""
             self.on_catalog: list[Callable[[Change], None]] = []
             """Told of every change of the catalog, after it is durable."""
             self.on_client_gone: list[Callable[[str], None]] = []

@@ -19,6 +19,7 @@ from tidegate.runtime.pieces import Piece
 from tidegate.tables.schema import Table
 from tidegate.topics.routing import key_hash, key_hashes, place, shard_of, shards_of
 from tidegate.topics.value import encode
+from tidegate.txn.conflicts import Written
 
 Key = str | bytes | int
 
@@ -29,16 +30,21 @@ _PLAIN: Final = (dict, bytes, str, list)
 class Outgoing:
     """What a transaction, or a single send, will write. Not thread-safe."""
 
-    __slots__ = ("_channels", "_hashes", "_last", "_pieces", "buffer_bytes", "limits", "nbytes")
+    __slots__ = ("_channels", "_hashes", "_keys", "_last", "_names", "_pieces", "buffer_bytes", "limits", "nbytes")
 
     def __init__(self, channels: int, limits: Limits | None = None) -> None:
         self._channels = channels
         self.limits = limits or Limits()
         self.buffer_bytes = self.limits.buffer_bytes
-        self._pieces: list[tuple[int, str, MessageType, list[bytes] | pa.RecordBatch]] = []
+        self._pieces: list[tuple[int, str, MessageType, list[bytes] | pa.RecordBatch, int]] = []
+        """The last is the size of Arrow rows."""
         self._last: dict[tuple[int, int], tuple[MessageType, list[bytes] | pa.RecordBatch]] = {}
         """The newest messages of a shard, by its topic or table and its number."""
         self._hashes: list[Callable[[], Sequence[int]]] = []
+        self._names: set[str] = set()
+        """Where keys were written to."""
+        self._keys = 0
+        """How many of them there are at most."""
         self.nbytes = 0
 
     def __bool__(self) -> bool:
@@ -68,7 +74,7 @@ class Outgoing:
         shard = 0 if topic.shards == 1 else shard_of(key, topic.shards, turn=turn)
         self._put_body(topic, shard, MessageType.INSERT, body)
         if key is not None:
-            self._hashes.append(lambda: (key_hash(topic.name, key),))
+            self._note(topic.name, lambda: (key_hash(topic.name, key),), 1)
         return 1
 
     def _add_rows(self, topic: Topic, rows: pa.RecordBatch | pa.Table, key: Key | None, turn: int) -> int:
@@ -90,9 +96,10 @@ class Outgoing:
                 parts.append((shard, batch if alone else batch.take(pa.array(np.flatnonzero(shards == shard)))))
             hashes.append(partial(_hashes_of, topic.name, batch.column(key)))
         for shard, part in parts:  # All of them or none.
-            self.nbytes += part.nbytes
-            self._put(topic, shard, MessageType.INSERT, part)
-        self._hashes.extend(hashes)
+            self._put(topic, shard, MessageType.INSERT, part, part.nbytes)
+        for each in hashes:
+            self._note(topic.name, each, 0)
+        self._keys += rows.num_rows if hashes else 0
         return int(rows.num_rows)
 
     def add_rows(self, to: RowTaker, rows: Any, *, delete: bool = False, turn: int = 0) -> int:
@@ -106,15 +113,19 @@ class Outgoing:
             if isinstance(part, bytes):
                 self._put_body(to.table, shard, kind, part)
             else:
-                self.nbytes += part.nbytes
-                self._put(to.table, shard, kind, part)
+                self._put(to.table, shard, kind, part, part.nbytes)
         if hashes is not None:
-            self._hashes.append(hashes)
+            self._note(to.table.name, hashes, count)
         return count
+
+    def _note(self, name: str, hashes: Callable[[], Sequence[int]], count: int) -> None:
+        self._hashes.append(hashes)
+        self._names.add(name)
+        self._keys += count
 
     def batches_of(self, table: Table) -> list[Batch]:
         """What it holds of a table's rows, in order, as a reader would get it."""
-        return as_batches(table, [(vchannel, kind, payload) for _, vchannel, kind, payload in self._pieces])
+        return as_batches(table, [(vchannel, kind, payload) for _, vchannel, kind, payload, _ in self._pieces])
 
     def _check_batch(self, batch: pa.RecordBatch) -> None:
         limits = self.limits
@@ -133,31 +144,39 @@ class Outgoing:
         else:
             self._put(to, shard, kind, [body])
 
-    def _put(self, to: Topic | Table, shard: int, kind: MessageType, payload: list[bytes] | pa.RecordBatch) -> None:
+    def _put(
+        self, to: Topic | Table, shard: int, kind: MessageType, payload: list[bytes] | pa.RecordBatch, size: int = 0
+    ) -> None:
+        self.nbytes += size
         self._last[to.id, shard] = kind, payload
-        self._pieces.append((place(to.id, shard, self._channels), to.vchannel(shard), kind, payload))
+        self._pieces.append((place(to.id, shard, self._channels), to.vchannel(shard), kind, payload, size))
 
     def writes(self) -> dict[str, list[Piece]]:
         """The messages by channel, in order within each virtual channel."""
         found: dict[str, list[Piece]] = {}
-        for channel, vchannel, kind, payload in self._pieces:
+        for channel, vchannel, kind, payload, size in self._pieces:
             single = isinstance(payload, list) and len(payload) == 1
-            piece = Piece(vchannel, payload[0] if single else payload, kind)
+            piece = Piece(vchannel, payload[0] if single else payload, kind, size=size)
             found.setdefault(f"data-{channel}", []).append(piece)
         return found
 
-    def hashes(self) -> Sequence[int]:
-        """Hashes of the keys that are written."""
-        found: list[int] = []
-        for each in self._hashes:
-            found.extend(each())
-        return found
+    @property
+    def keys(self) -> Written:
+        """The keys that are written so far."""
+        return Written(partial(_all_of, tuple(self._hashes)), frozenset(self._names), self._keys)
 
     def take(self) -> dict[str, list[Piece]]:
         """The messages by channel, which are then somebody else's; the keys stay."""
         writes = self.writes()
         self._pieces, self._last, self.nbytes = [], {}, 0
         return writes
+
+
+def _all_of(hashes: Sequence[Callable[[], Sequence[int]]]) -> Sequence[int]:
+    found: list[int] = []
+    for each in hashes:
+        found.extend(each())
+    return found
 
 
 def _hashes_of(topic: str, column: pa.Array) -> list[int]:

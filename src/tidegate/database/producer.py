@@ -59,7 +59,7 @@ class Producer:
         count = check_count(outgoing.add(database.topic(self.topic), value, key=key, headers=headers, turn=first))
         timestamp, duplicate = database.again(
             lambda: database.backend.produce(
-                self.topic, self.name, self.epoch, first, count, outgoing.writes(), outgoing.hashes
+                self.topic, self.name, self.epoch, first, count, outgoing.writes(), outgoing.keys
             )
         )
         last = first + count - 1

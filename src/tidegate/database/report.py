@@ -150,6 +150,8 @@ class Report:
             "views": self.views(),
             "topics": self._topics(),
             "subscriptions": self._subscriptions(),
+            "captures": [told() for told in list(engine.captures)],
+            "applies": [told() for told in list(engine.applies)],
             "channels": channels,
             "pipeline": self._pipeline(channels),
             "watermark": {

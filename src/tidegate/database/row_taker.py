@@ -103,8 +103,11 @@ class RowTaker:
         parts: Parts = []
         if not count:
             return parts, None, 0
-        # A batch is one append; what is too much for one becomes several, of one transaction.
-        step = min(limits.batch_rows, max(limits.batch_bytes // 2 * count // max(batch.nbytes, 1), 1))
+        # A batch is one append; what is too much for one becomes several, of one transaction. How much memory it holds
+        # takes Arrow no time to tell; its size is more only where columns share some.
+        step, most = limits.batch_rows, limits.batch_bytes // 2
+        if batch.get_total_buffer_size() * batch.num_columns > most:
+            step = min(step, max(most * count // max(batch.nbytes, 1), 1))
         for start in range(0, count, step):
             part = batch.slice(start, step)
             if part.num_rows == 1 and part.nbytes > limits.batch_bytes:

@@ -148,7 +148,7 @@ class TableCalls(ABC):
                 txn.adopt(outgoing)
             return txn.commit_timestamp or Timestamp.ZERO
         if isinstance(backend, LocalBackend):
-            timestamp = backend.send(outgoing.writes(), outgoing.hashes)
+            timestamp = backend.send(outgoing.writes(), outgoing.keys)
         else:
             timestamp = self._send_whole(outgoing)
         self.seen(timestamp)

@@ -257,12 +257,17 @@ class Transaction:
         which it reads, the same for all its reads.
         """
         taker = self._database.find_table(table)
-        hashes = [key_hash(table, key) for key in keys] if taker is None else taker.hashes_of(keys)
+        if taker is None:
+            return self.read_hashes(table, [key_hash(table, key) for key in keys])
+        return self.read_hashes(taker.table.name, taker.hashes_of(keys))
+
+    def read_hashes(self, name: str, hashes: Sequence[int]) -> Timestamp:
+        """As `read`, for keys whose hashes are known, of the table or topic of that very name."""
         with self._lock:
             self._check_open("read")
             self._begin_call()
         try:
-            found: Timestamp = self._ask(lambda: self._database.backend.note_read(self.id, hashes, table))
+            found: Timestamp = self._ask(lambda: self._database.backend.note_read(self.id, hashes, name))
             self.read_at = found
         finally:
             self._end_call()
@@ -307,7 +312,7 @@ class Transaction:
     def _rest(self) -> tuple[Writes, Keys]:
         """What goes with the commit. Ordering: nobody adds to it any more."""
         outgoing = self._outgoing
-        return ({}, ()) if outgoing is None else (outgoing.writes(), outgoing.hashes)
+        return ({}, ()) if outgoing is None else (outgoing.writes(), outgoing.keys)
 
     def _prepare_commit(self) -> None:
         with self._lock:

@@ -155,14 +155,17 @@ def encode_rows(
     return _seal(stamp, ROWS, flags, count, _meta(types[0], names, b""), payload, padding=0)
 
 
+_TXN_FIELD: Final = pa.field("_txn", pa.binary(16))
+
+
 def encode_arrow(stamp: Stamp, rows: pa.RecordBatch, kind: int, vchannel: str, *, txn: bytes | None = None) -> Encoded:
     """Encode one record batch whose rows are messages of one type in one virtual channel."""
     flags = 0
     if txn is not None:
         flags |= HAS_TXNS
-        ids = pa.repeat(pa.scalar(txn, pa.binary(16)), rows.num_rows)
-        schema = rows.schema.append(pa.field("_txn", ids.type))
-        rows = pa.RecordBatch.from_arrays([*rows.columns, ids], schema=schema)
+        count = rows.num_rows
+        ids = pa.FixedSizeBinaryArray.from_buffers(_TXN_FIELD.type, count, [None, pa.py_buffer(txn * count)])
+        rows = rows.append_column(_TXN_FIELD, ids)
     return _encode_arrow(stamp, rows, flags, kind, (vchannel,), None)
 
 

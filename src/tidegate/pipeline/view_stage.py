@@ -57,7 +57,7 @@ class ViewStage:
         self._store = store
         self._spark = None if spark is None else _one_at_a_time(spark)
         self._duck = Duck(store.root / "spill", threads=threads, memory_limit=MEMORY)
-        prepared(self._duck)
+        self._is_prepared = False
         self._translator = translate if spark is None else with_types(spark.types)
         self._fills = Fills(store, self._spark, say)
         self._plans: dict[int, tuple[Plan, str] | Exception] = {}
@@ -83,6 +83,9 @@ class ViewStage:
         self._fills.keep({each.id for each in views})
         if not views:
             return outcome
+        if not self._is_prepared:
+            prepared(self._duck)
+            self._is_prepared = True
         self._know(batch.catalog_version, views, catalog)
         manifest = self._store.manifest()
         run = Run(

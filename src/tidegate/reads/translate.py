@@ -8,16 +8,16 @@ only the rows show, DuckDB fails with `UNANSWERED` in the text: the query is for
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, NoReturn
 
 import pyarrow as pa
 from sqlglot import Token, TokenType, exp
 from sqlglot.errors import SqlglotError
 from sqlglot.parsers.spark import SparkParser
 
-from tidegate.errors import InvalidArgument
+from tidegate.errors import InvalidArgument, InvariantBroken
 from tidegate.reads import aggregates, casts, nested_functions, spark_functions, text_functions, time_functions
 from tidegate.reads.casts import UNANSWERED
 from tidegate.reads.pinned import Pinned, pinned
@@ -106,21 +106,68 @@ SETUP: Final[Sequence[str]] = (
 """Statements for a connection of DuckDB: Spark's meanings as macros."""
 
 
+_KEPT_MAX: Final = 512
+_KEPT_EACH: Final = 8
+_KEPT_CHARS: Final = 20_000
+_known: dict[str, list[tuple[Mapping[str, pa.Schema | None], Translated]]] = {}
+"""By text: the tables that were asked for, and what it means with those. The same text comes again and again: from a
+view's definition, its plan and its batches, and from whoever asks."""
+
+
 def translate(sql: str, schemas: Schemas | None = None) -> Translated:
     """`schemas` are the tables that the query reads, by name; what a query means depends on the types of its columns.
 
     Raises: `NeedsSpark` for what cannot be translated faithfully; `InvalidArgument` for what is no query; `NotFound`
     for a table or a column that is not there.
     """
+    schemas = schemas or {}
+    for asked, found in _known.get(sql, ()):
+        if all(_is_same(schemas.get(name), schema) for name, schema in asked.items()):
+            return found
+    noted = _Noted(schemas)
+    found = _translated(sql, noted)
+    if len(sql) <= _KEPT_CHARS:
+        if len(_known) >= _KEPT_MAX:
+            _known.clear()
+        # Replaced and not changed, for others may be looking at it.
+        _known[sql] = [*_known.get(sql, ())[-_KEPT_EACH + 1 :], (noted.asked, found)]
+    return found
+
+
+class _Noted(Mapping[str, pa.Schema]):
+    """Schemas, with those that were asked for and are not there noted too."""
+
+    def __init__(self, schemas: Schemas) -> None:
+        self._schemas = schemas
+        self.asked: dict[str, pa.Schema | None] = {}
+
+    def __getitem__(self, name: str) -> pa.Schema:
+        found = self.asked[name] = self._schemas.get(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> NoReturn:
+        raise InvariantBroken("a translation hangs on the tables that it asks for, and on no others")
+
+    def __len__(self) -> int:
+        return len(self._schemas)
+
+
+def _is_same(one: pa.Schema | None, other: pa.Schema | None) -> bool:
+    return one is other or (one is not None and other is not None and one.equals(other))
+
+
+def _translated(sql: str, schemas: Schemas) -> Translated:
     tree = parse_query(sql)
     try:
-        written, columns = Queries(schemas or {}).write(tree)
+        written, columns = Queries(schemas).write(tree)
     except RecursionError:
         raise InvalidArgument(f"the query nests too deeply: {shorten(sql)}") from None
     except InvalidArgument as error:
         raise type(error)(f"{error}; in {shorten(sql)}") from None
     names, types = [each.name for each in columns], [each.type for each in columns]
-    return Translated(written, names, types, pinned(tree, schemas or {}))
+    return Translated(written, names, types, pinned(tree, schemas))
 
 
 def as_spark(found: pa.Table, translated: Translated) -> pa.Table:
@@ -207,13 +254,14 @@ def _one_query(sql: str, found: Sequence[exp.Expr | None]) -> exp.Expr:
 def _tokens(sql: str) -> tuple[str, Sequence[Token]]:
     """A query without the semicolon behind it, and with `TABLE t` written out, which sqlglot does not read."""
     try:
-        tokens = DIALECT.tokenize(sql)
+        given, tokens = sql, DIALECT.tokenize(sql)
         for index in reversed(range(len(tokens) - 1)):
             token = tokens[index]
             starts = index == 0 or tokens[index - 1].text.upper() in _QUERY_STARTS
             if token.token_type == TokenType.TABLE and starts and tokens[index + 1].text not in ("(", ",", ")"):
                 sql = f"{sql[: token.start]}SELECT * FROM{sql[token.end + 1 :]}"
-        tokens = DIALECT.tokenize(sql)
+        if sql is not given:
+            tokens = DIALECT.tokenize(sql)
     except SqlglotError:
         raise InvalidArgument(f"a quote or a comment is not closed in {shorten(sql)}") from None
     while tokens and tokens[-1].token_type == TokenType.SEMICOLON:

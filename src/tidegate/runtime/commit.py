@@ -224,15 +224,23 @@ class Requests:
                 self.check_body(each.body)
                 self.check_place(each.vchannel)
             else:
-                self.check_batch(each.vchannel, payload, MessageType(each.type), txn)
+                self.check_batch(each.vchannel, payload, MessageType(each.type), txn, each.size)
             each.txn = txn
             size += each.size
         self._check_size(f"channel {self._channel!r}: the transaction's", size)
 
     def check_batch(
-        self, vchannel: str, rows: pa.RecordBatch | Sequence[bytes], kind: MessageType, txn: bytes | None
+        self,
+        vchannel: str,
+        rows: pa.RecordBatch | Sequence[bytes],
+        kind: MessageType,
+        txn: bytes | None,
+        nbytes: int | None = None,
     ) -> tuple[list[bytes] | None, pa.RecordBatch | None, int, int]:
-        """The batch as bodies or as Arrow, whichever suits its size; its number of rows; its size."""
+        """The batch as bodies or as Arrow, whichever suits its size; its number of rows; its size.
+
+        `nbytes` is that of Arrow rows, for whoever knows it.
+        """
         settings = self._settings
         what = f"channel {self._channel!r}: the batch's"
         self.check_place(vchannel)
@@ -259,8 +267,9 @@ class Requests:
                         if pa.types.is_dictionary(field.type)
                         else f"{what} column {field.name!r} holds dictionary-encoded values; cast them first"
                     )
-            self._check_size(what, arrow.nbytes)
-            return None, arrow, count, arrow.nbytes
+            size = arrow.nbytes if nbytes is None else nbytes
+            self._check_size(what, size)
+            return None, arrow, count, size
         bodies = list(rows)
         if set(map(type, bodies)) != {bytes} or max(map(len, bodies)) > settings.message_bytes_max:
             for body in bodies:

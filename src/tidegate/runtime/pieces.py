@@ -33,7 +33,9 @@ class Piece:
         payload: bytes | list[bytes] | pa.RecordBatch,
         kind: MessageType = MessageType.INSERT,
         txn: bytes | None = None,
+        size: int | None = None,
     ) -> None:
+        """`size` is that of Arrow rows, for whoever has asked for it before: it takes Arrow a while."""
         self.vchannel = vchannel
         self.type: int = kind
         self.txn = txn
@@ -52,7 +54,7 @@ class Piece:
         else:
             self.rows = payload
             self.count = payload.num_rows
-            self.size = payload.nbytes
+            self.size = payload.nbytes if size is None else size
 
 
 def commit_piece(txn: bytes, bodies: Sequence[Piece], runs: Sequence[tuple[int, int]] = ()) -> Piece:

@@ -20,7 +20,8 @@ from tidegate.database.tails import TailTooLong
 from tidegate.errors import Closed, InvalidArgument, StorageFailed, TidegateError, WaitTimeout
 from tidegate.spark.query_pruning import NotRead, Wanted, parse_query, wanted_of
 from tidegate.spark.query_session import session_for
-from tidegate.spark.table_cut import CUT, TableCut, opened_store
+from tidegate.spark.source_options import CUT
+from tidegate.spark.table_cut import TableCut, opened_store
 from tidegate.spark.table_rows import keeping, row_fields
 
 if TYPE_CHECKING:

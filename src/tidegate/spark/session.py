@@ -76,6 +76,12 @@ def session_options(
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # What has run is kept for the page of the web, by default with a thousand plans and 100,000 tasks, also when
+        # nobody looks; a pipeline runs for months.
+        "spark.ui.retainedJobs": "100",
+        "spark.ui.retainedStages": "100",
+        "spark.ui.retainedTasks": "1000",
+        "spark.sql.ui.retainedExecutions": "50",
         "spark.log.level": "ERROR",
         "spark.local.dir": str(work / "tmp"),
         "spark.sql.warehouse.dir": str(work / "warehouse"),

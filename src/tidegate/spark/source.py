@@ -65,7 +65,6 @@ from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import InvalidArgument, NotFound
 from tidegate.log.batch import Batch
 from tidegate.runtime.log_files import LogFiles
-from tidegate.snapshots.view_feed import feed_schema
 from tidegate.spark.cuts import Limits, Point, Points, points_of
 from tidegate.spark.reading import (
     TOPIC_SCHEMA,
@@ -79,14 +78,17 @@ from tidegate.spark.reading import (
     read_span,
     topic_rows,
 )
-from tidegate.spark.row_condition import condition_sql
-from tidegate.spark.table_cut import CUT, FRESHNESS, TableCut, find_cut
-from tidegate.spark.table_rows import RowsPart, plan_rows, read_rows, row_fields
-from tidegate.spark.view_source import EARLIEST, FROM, LATEST, ViewPlace, ViewReader, ViewStreamReader
+from tidegate.spark.source_options import CUT, EARLIEST, FRESHNESS, FROM, LATEST
 from tidegate.tables.schema import OP, SEQ, TS, Table
 
+# Spark starts five Python processes for the first batch of a stream alone, and each imports this. What only some of its
+# readers need, DuckDB and sqlglot among it, they import themselves: half a second of each process.
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tidegate.spark.table_cut import TableCut
+    from tidegate.spark.table_rows import RowsPart
+    from tidegate.spark.view_source import ViewPlace, ViewStreamReader
 
 SYSTEM_SCHEMA: Final = pa.schema([(TS, pa.int64()), (SEQ, pa.int64()), (OP, pa.int8())])
 _EPOCHS: Final = "epochs"
@@ -145,6 +147,8 @@ def _find(path: str, topic: str, table: str | None) -> What:
     if table is None:
         return What(path, TOPIC_SCHEMA, find_topic(path, topic), None)
     if (view := find_view(path, table)) is not None:
+        from tidegate.snapshots.view_feed import feed_schema
+
         schema = arrow_of_spark(feed_schema(view.table, view.columns))
         return What(path, schema, Places(table, view.created, {}), None, view)
     changes = find_table(path, table)
@@ -181,6 +185,9 @@ class TidegateSource(DataSource):
 
             return REPORT_DDL
         if _asks_for_rows(self.options) and not _may_be_stream(self.options):
+            from tidegate.spark.table_cut import find_cut
+            from tidegate.spark.table_rows import row_fields
+
             self._cut = find_cut(self.options)
             return spark_schema(row_fields(self._cut.table, self._cut.schema))
         return spark_schema(find(self.options).schema)
@@ -192,12 +199,16 @@ class TidegateSource(DataSource):
             for each in ("startingTimestamp", "endingTimestamp"):
                 if self.options.get(each) is not None:
                     raise InvalidArgument(f"option {each!r} is for a table's changes: add .option('changes', 'true')")
+            from tidegate.spark.table_cut import find_cut
+
             cut = self._cut or find_cut(self.options)
             if not (cut.table.is_view and _may_be_stream(self.options)):
                 return RowsReader(cut, schema, self.options.get("where"))
         else:
             cut = None
         if (view := _view_of(self.options)) is not None:
+            from tidegate.spark.view_source import ViewReader
+
             return ViewReader(view.wanted(schema.names), self.options, cut)
         return TidegateReader(self.options)
 
@@ -219,10 +230,16 @@ class TidegateSource(DataSource):
 def _view_of(options: Any) -> ViewPlace | None:
     """The view that the options name, if they name one."""
     what = find(options) if options.get("table") is not None else None
-    return None if what is None or what.view is None else ViewPlace(what.path, what.view, what.schema)
+    if what is None or what.view is None:
+        return None
+    from tidegate.spark.view_source import ViewPlace
+
+    return ViewPlace(what.path, what.view, what.schema)
 
 
 def _view_stream(view: ViewPlace, options: Any) -> ViewStreamReader:
+    from tidegate.spark.view_source import ViewStreamReader
+
     begin = str(options.get(FROM, EARLIEST)).strip().lower()
     if begin not in (EARLIEST, LATEST):
         raise InvalidArgument(f"option {FROM!r} is {EARLIEST} or {LATEST}, not {options.get(FROM)!r}")
@@ -270,6 +287,8 @@ class RowsReader(DataSourceReader):
     """Reads a table's rows at one cut."""
 
     def __init__(self, cut: TableCut, schema: StructType, where: str | None) -> None:
+        from tidegate.spark.table_rows import row_fields
+
         known = {each.name: each for each in spark_schema(row_fields(cut.table, cut.schema))}
         known |= {each.name: each for each in spark_schema(SYSTEM_SCHEMA)}
         folded = {name.casefold(): field for name, field in known.items()}
@@ -283,14 +302,22 @@ class RowsReader(DataSourceReader):
                 )
         self._cut = cut
         self._schema = to_arrow_schema(schema, timezone="UTC")
-        self._where = None if where is None else condition_sql(where, cut.schema)
+        self._where: str | None = None
+        if where is not None:
+            from tidegate.spark.row_condition import condition_sql
+
+            self._where = condition_sql(where, cut.schema)
 
     def partitions(self) -> Sequence[InputPartition]:
+        from tidegate.spark.table_rows import plan_rows
+
         return [RowsPartition(each) for each in plan_rows(self._cut)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RowsPartition):
             raise InvalidArgument(f"{type(partition).__name__} is not a part of a table")
+        from tidegate.spark.table_rows import read_rows
+
         return read_rows(partition.part, self._schema, self._where)
 
 

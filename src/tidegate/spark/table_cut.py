@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import tidegate
 from tidegate.catalog.table_fold import table_facts, table_of
@@ -25,14 +24,10 @@ from tidegate.reads.consistency import Asked, Seen, asked
 from tidegate.runtime.log_files import LogFiles
 from tidegate.snapshots.manifest import Manifest
 from tidegate.snapshots.store import SnapshotStore
+from tidegate.spark.source_options import CUT
 from tidegate.stores.sqlite_metadata import SqliteMetadataStore
 from tidegate.tables.schema import Table, TableSchema
 from tidegate.topics.routing import place
-
-CUT: Final = "tidegateCut"
-"""The option that names a cut as `TableCut.encode` wrote it: nobody is asked again."""
-FRESHNESS: Final = ("consistency", "staleness", "timestamp", "version", "sessionToken")
-"""The options that say which cut is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,4 +190,4 @@ def _behind(path: str, table: Table, after: Timestamp) -> int:
     )
 
 
-__all__ = ["CUT", "FRESHNESS", "TableCut", "channels_of", "find_cut", "opened_store"]
+__all__ = ["TableCut", "channels_of", "find_cut", "opened_store"]

@@ -30,12 +30,10 @@ from tidegate.snapshots.view_feed import ViewFeed
 from tidegate.snapshots.view_history import Place, Step, ViewHistory
 from tidegate.spark.cuts import Limits
 from tidegate.spark.reading import catalog_log
+from tidegate.spark.source_options import LATEST
 from tidegate.spark.table_cut import TableCut
 from tidegate.stores.sqlite_metadata import SqliteMetadataStore
 
-FROM: Final = "startingFrom"
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
 _PARTS_MAX: Final = 4
 """So many at most share the checkpoints of one batch."""
 _LOOK_S: Final = 0.02

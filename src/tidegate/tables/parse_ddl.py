@@ -27,7 +27,7 @@ _DESCRIBE: Final = "DESCRIBE [TABLE] name"
 _NAME_OF_COLUMN: Final = "the name of a column"
 
 
-_CALLED: Final = {"shards": "the number of shards", "retention_s": "`retention_s`"}
+_CALLED: Final = {"shards": "the number of shards", "retention_s": "`retention_s`", "beside": "`beside`"}
 
 
 def create(source: Source) -> CreateTable:
@@ -44,16 +44,16 @@ def create(source: Source) -> CreateTable:
         raise source.unexpected(node.args.get("properties"), f"(column TYPE, ...), as in {_CREATE}")
     name = source.table_name(schema.this, _CREATE)
     columns, key = _columns(source, schema)
-    retention_s = None
+    found: dict[str, str] = {}
     for each in node.args["properties"].expressions if node.args.get("properties") else ():
-        what, number = _property(source, each)
-        if (shards if what == "shards" else retention_s) is not None:
+        what, text = _property(source, each)
+        if what in found or (what == "shards" and shards is not None):
             raise source.unexpected(each, f"{_CALLED[what]} once")
-        if what == "shards":
-            shards = number
-        else:
-            retention_s = number
-    return CreateTable(name, columns, key, shards, bool(node.args.get("exists")), retention_s)
+        found[what] = text
+    if "shards" in found:
+        shards = _number(source, found["shards"])
+    retention_s = _number(source, found["retention_s"], "retention_s") if "retention_s" in found else None
+    return CreateTable(name, columns, key, shards, bool(node.args.get("exists")), retention_s, found.get("beside"))
 
 
 def alter(source: Source) -> AlterTable:
@@ -123,13 +123,13 @@ def _trailing_shards(source: Source) -> int | None:
     return _number(source, tokens[-1].text)
 
 
-def _property(source: Source, node: exp.Expr) -> tuple[str, int]:
+def _property(source: Source, node: exp.Expr) -> tuple[str, str]:
     name = node.name.lower() if type(node) is exp.Property else ""
-    if name not in ("shards", "retention_s"):
+    if name not in _CALLED:
         raise source.unexpected(
             node, "SHARDS n, WITH (shards = n, retention_s = n), TBLPROPERTIES ('shards' = 'n') or the end"
         )
-    return name, _number(source, node.args["value"].name, name)
+    return name, node.args["value"].name
 
 
 def _number(source: Source, text: str, of: str = "shards") -> int:

@@ -30,6 +30,7 @@ from tidegate.topics.routing import Key
 
 _SHAPES_MAX: Final = 1024
 _COMPILED_MAX: Final = 256
+_TUPLES: Final = {tuple}
 _NULL: Final = type(None)
 _PLAIN: Final = frozenset({list, tuple, dict})
 
@@ -40,11 +41,14 @@ Plan = tuple[Any, ...] | None
 class RowsIn:
     """Takes rows for one schema version, or with `key_only` the keys of rows to delete."""
 
-    __slots__ = ("_codec", "_direct", "_key", "_key_columns", "_names", "_shapes", "columns", "key_only", "schema")
+    __slots__ = (
+        "_arrow", "_codec", "_direct", "_key", "_key_columns", "_names", "_shapes", "columns", "key_only", "schema",
+    )  # fmt: skip
 
     def __init__(self, schema: TableSchema, *, key_only: bool = False) -> None:
         self.schema = schema
         self.key_only = key_only
+        self._arrow = schema.arrow_key if key_only else schema.arrow
         self._codec = RowCodec(schema, key_only=key_only)
         self.columns: tuple[Column, ...] = self._codec.layout.columns
         self._names = {each.name.casefold(): index for index, each in enumerate(self.columns)}
@@ -91,7 +95,7 @@ class RowsIn:
             arrays = self._from_columns(table)
         else:
             arrays = self._from_rows(self._each(rows))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema.arrow_key if self.key_only else self.schema.arrow)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
 
     # Rows one by one ------------------------------------------------------------------------------------------------
 
@@ -100,7 +104,9 @@ class RowsIn:
         if self._tabular_kind(rows):
             return list(zip(*(each.to_pylist() for each in self.batch(rows).columns), strict=True))
         if type(rows) is list:
-            pass
+            # Whole tuples, which is what programs send many of, are looked at all at once.
+            if set(map(type, rows)) == _TUPLES and set(map(len, rows)) == {len(self.columns)}:
+                return rows
         elif isinstance(rows, Mapping) or (self.key_only and (isinstance(rows, str | bytes) or not _is_many(rows))):
             rows = (rows,)
         elif isinstance(rows, str | bytes) or not _is_many(rows):

@@ -20,6 +20,7 @@ VERSION_KEY = b"tidegate.schema_version"
 TS = "_ts"
 OP = "_op"
 SEQ = "_seq"
+BESIDE = "beside"
 RETENTION_S = "retention_s"
 """An option of a table: how long old checkpoints of it can be read."""
 RETENTION_S_MIN = 60

@@ -1,6 +1,6 @@
 """The statement that creates a table as it is now, for SHOW CREATE TABLE; or a view.
 
-Law: reading it gives the table's columns, key, shards and retention; the view's name, columns, query and options.
+Law: reading it gives the table's columns, key, shards and options; the view's name, columns, query and options.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidegate.tables.column_type import to_sql
-from tidegate.tables.schema import COMMENT, RETENTION_S, Table
+from tidegate.tables.schema import BESIDE, COMMENT, RETENTION_S, Table
 
 
 def show_create(table: Table) -> str:
@@ -22,8 +22,9 @@ def show_create(table: Table) -> str:
         lines.append(f"  PRIMARY KEY ({', '.join(_quote(each.name) for each in schema.key_columns)})")
     body = ",\n".join(lines)
     end = f"SHARDS {table.shards}"
-    if RETENTION_S in table.options:
-        end = f"TBLPROPERTIES ('shards' = '{table.shards}', '{RETENTION_S}' = '{table.options[RETENTION_S]}')"
+    options = [f"'{each}' = '{table.options[each]}'" for each in (RETENTION_S, BESIDE) if each in table.options]
+    if options:
+        end = f"TBLPROPERTIES ('shards' = '{table.shards}', {', '.join(options)})"
     return f"CREATE TABLE {_quote(table.name)} (\n{body}\n) {end}"
 
 

@@ -1,7 +1,7 @@
 """The SQL of tables, read: what a statement asks for, as data.
 
     CREATE TABLE [IF NOT EXISTS] name (column TYPE [NOT NULL] [PRIMARY KEY], ... [, PRIMARY KEY (column, ...)])
-        [SHARDS n | WITH (shards = n, retention_s = n) | TBLPROPERTIES ('shards' = 'n', 'retention_s' = 'n')]
+        [SHARDS n | WITH (shards = n, ...) | TBLPROPERTIES ('shards' = 'n', 'retention_s' = 'n', 'beside' = 'table')]
     ALTER TABLE [IF EXISTS] name ADD COLUMN[S] ... | DROP COLUMN[S] ... | RENAME COLUMN old TO new
     DROP TABLE [IF EXISTS] name [CASCADE | RESTRICT]
     SHOW TABLES        DESCRIBE [TABLE] name        SHOW CREATE TABLE name
@@ -33,6 +33,8 @@ class CreateTable:
     if_not_exists: bool = False
     retention_s: int | None = None
     """How long old checkpoints of it can be read; None: as long as of all others."""
+    beside: str | None = None
+    """A table in whose channel it is to lie."""
 
 
 @dataclass(frozen=True, slots=True)

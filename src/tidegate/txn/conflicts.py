@@ -16,6 +16,7 @@ Why nobody waits for ever. Waiting comes before claiming: whoever waits holds no
 nobody here. A circle of waiting needs somebody who does both. (One may wait several times, for claim after claim.)
 
 Keys are 64-bit hashes. Two keys of one hash are taken for one: a needless conflict now and then, never a missed one.
+Who writes says to which tables, and nobody makes the hashes of what was written elsewhere than where somebody reads.
 
 Bounds. Commits are kept only while a reader began below them, and at most `keys_max` keys; the oldest commits are
 given up first. `floor` is the newest commit that may be missing: who began to read below it is refused, not waved
@@ -44,17 +45,41 @@ Hashes = U64 | Sequence[int]
 KEYS_MAX: Final = 1_000_000
 SMALL_MAX: Final = 4096
 """Up to this many keys a set is a Python set, which answers for single keys at once; above, a sorted array."""
+UNMADE_MAX: Final = 64
+"""Commits whose hashes are not made yet: until then they hold the rows that were written."""
+
+
+class Written:
+    """The keys that a commit writes: their hashes, for who needs them, and the tables and topics they belong to."""
+
+    __slots__ = ("_hashes", "count", "names")
+
+    def __init__(self, hashes: Callable[[], Sequence[int]], names: frozenset[str], count: int) -> None:
+        """`count` is how many they are at most."""
+        self._hashes = hashes
+        self.names: Final = names
+        self.count: Final = count
+
+    def __call__(self) -> Sequence[int]:
+        return self._hashes()
 
 
 class KeySet:
     """Hashes of keys, made when they are first needed: for most writes that is never."""
 
-    __slots__ = ("_sorted", "_source", "small")
+    __slots__ = ("_sorted", "_source", "counted", "names", "small")
 
     def __init__(self, source: Hashes | Callable[[], Hashes]) -> None:
         self._source: Hashes | Callable[[], Hashes] | None = source
         self.small: frozenset[int] | None = None
         self._sorted: U64 | None = None
+        self.names: frozenset[str] | None = None
+        """Where they belong; None when that is not known, and once they were made."""
+        self.counted = 0
+        """As how many they count in the window."""
+        if type(source) is Written:
+            self.names = source.names
+            self.counted = source.count
 
     def made(self) -> KeySet:
         """Itself, with its keys at hand."""
@@ -66,8 +91,12 @@ class KeySet:
             else:
                 ordered = np.sort(np.asarray(hashes, np.uint64))  # 50 times as fast as np.unique
                 self._sorted = ordered[np.append(True, ordered[1:] != ordered[:-1])]
-            self._source = None
+            self._source = self.names = None
         return self
+
+    def may_be_of(self, table: str) -> bool:
+        """Whether one of them may belong to a table; of no table in particular, to any."""
+        return self.names is None or not table or table in self.names
 
     def __len__(self) -> int:
         self.made()
@@ -189,6 +218,10 @@ class ConflictWindow:
         self._newest: dict[int, int] = {}
         """For each key of a small commit, the newest of those that wrote it."""
         self._large: dict[int, tuple[int, KeySet]] = {}
+        self._unmade: dict[int, tuple[int, KeySet]] = {}
+        """Small commits whose keys nobody has asked for, in the order they came."""
+        self._unmade_of: dict[str, set[int]] = {}
+        """Their numbers, by each of the tables that they wrote."""
         self._keys = 0
 
     # -- reading ---------------------------------------------------------------------------------------------
@@ -248,10 +281,10 @@ class ConflictWindow:
                     raise
         written = KeySet(writes)
         for claim in self._claims.values():
-            if any(claim.writes.meets(piece) for _, piece in pieces):
+            if any(claim.writes.may_be_of(table) and claim.writes.meets(piece) for table, piece in pieces):
                 return MustWait(claim)
         for claim in self._reading.values():
-            if any(written.meets(piece) for _, piece in claim.reads):
+            if any(written.may_be_of(table) and written.meets(piece) for table, piece in claim.reads):
                 return MustWait(claim)
         claim = Claim(next(self._numbers), written, pieces, None if reads is None else reads.timestamp)
         self._claims[claim.number] = claim
@@ -282,7 +315,7 @@ class ConflictWindow:
             # Nobody can conflict with it. Somebody who took a lower timestamp and has yet to begin is refused then.
             self.floor = max(self.floor, commit_timestamp)
             return
-        self._keep(int(commit_timestamp), claim.number, claim.writes.made())
+        self._keep(int(commit_timestamp), claim.number, claim.writes)
 
     def status(self) -> ConflictStatus:
         oldest = self._oldest_reader()
@@ -304,6 +337,7 @@ class ConflictWindow:
                 f" {self.floor}: what it read may have changed; run it again, and keep it shorter"
             )
         for table, piece in pieces:
+            self._make_of(table)
             by = self._written_since(timestamp, piece)
             if by is not None:
                 what = f"a key of {table!r}" if table else "a key"
@@ -337,24 +371,58 @@ class ConflictWindow:
         return found
 
     def _keep(self, timestamp: int, number: int, keys: KeySet) -> None:
-        if not len(keys):
+        if keys.counted > SMALL_MAX:
+            keys.made()
+        if keys.names is None:
+            keys.counted = len(keys)
+        if not keys.counted:
             return
         heappush(self._commits, (timestamp, number, keys))
-        self._keys += len(keys)
-        if keys.small is None:
-            self._large[number] = (timestamp, keys)
+        self._keys += keys.counted
+        if keys.names is None:
+            self._index(timestamp, number, keys)
         else:
-            newest = self._newest
-            for key in keys.small:
-                if newest.get(key, 0) < timestamp:
-                    newest[key] = timestamp
+            self._unmade[number] = timestamp, keys
+            for name in keys.names:
+                self._unmade_of.setdefault(name, set()).add(number)
+            if len(self._unmade) > UNMADE_MAX:
+                self._make(next(iter(self._unmade)))
         while self._keys > self._keys_max:
             self._give_up_oldest()
 
+    def _make_of(self, table: str) -> None:
+        """Make the keys of all commits that may have written to a table; of no table in particular, of all."""
+        for number in list(self._unmade_of.get(table, ()) if table else self._unmade):
+            self._make(number)
+
+    def _make(self, number: int) -> None:
+        timestamp, keys = self._unmade[number]
+        self._forget_unmade(number, keys)
+        self._index(timestamp, number, keys.made())
+
+    def _forget_unmade(self, number: int, keys: KeySet) -> None:
+        del self._unmade[number]
+        for name in keys.names or ():
+            there = self._unmade_of[name]
+            there.discard(number)
+            if not there:
+                del self._unmade_of[name]
+
+    def _index(self, timestamp: int, number: int, keys: KeySet) -> None:
+        if keys.made().small is None:
+            self._large[number] = (timestamp, keys)
+            return
+        newest = self._newest
+        for key in keys.small or ():
+            if newest.get(key, 0) < timestamp:
+                newest[key] = timestamp
+
     def _give_up_oldest(self) -> None:
         timestamp, number, keys = heappop(self._commits)
-        self._keys -= len(keys)
-        if keys.small is None:
+        self._keys -= keys.counted
+        if keys.names is not None:
+            self._forget_unmade(number, keys)
+        elif keys.small is None:
             del self._large[number]
         else:
             for key in keys.small:

@@ -14,6 +14,7 @@ from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import InvalidArgument, LimitExceeded, NotFound
 from tidegate.tables.definition import AddColumn, ColumnChange, ColumnDef, DropColumn, RenameColumn
 from tidegate.tables.schema import Column, Table, TableSchema
+from tidegate.topics.routing import place
 
 NOON = Timestamp.compose(1_767_268_800_000)
 ID = ColumnDef("id", pa.int64())
@@ -368,3 +369,26 @@ def test_the_records_on_disk_are_fixed() -> None:
     assert catalog.plan_alter_table("t", *change) == altered
     catalog.apply(altered, at(2))
     assert catalog.plan_drop_table("t") == b'{"format": 1, "id": 1, "name": "t", "what": "drop_table"}'
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4, 7])
+def test_a_table_lies_in_the_channel_of_the_one_it_is_created_beside(channels: int) -> None:
+    """A transaction over both is then one write; promise 2 needs no second channel."""
+    log = Log()
+    first = log.create("first", channels=channels)
+    found = [log.create(f"t{n}", options={"beside": "first"} if n % 2 else {}, channels=channels) for n in range(20)]
+    assert len({first.id, *(each.id for each in found)}) == 21
+    assert {place(each.id, 0, channels) for each in found[1::2]} == {place(first.id, 0, channels)}
+    # A restart leaves everything where it was.
+    again = Catalog.restore(log.catalog.snapshot())
+    assert [again.table(each.name).id for each in found] == [each.id for each in found]
+    replayed = Log()
+    for record in log.records:
+        replayed.do(record)
+    assert [replayed.catalog.table(each.name).id for each in found] == [each.id for each in found]
+
+
+def test_a_table_cannot_lie_beside_one_that_is_not_there() -> None:
+    log = Log()
+    with pytest.raises(NotFound, match="'first'"):
+        log.create("second", options={"beside": "first"}, channels=4)

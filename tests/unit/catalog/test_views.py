@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import getrecursionlimit
 from typing import Any
 
 import pyarrow as pa
@@ -376,3 +377,14 @@ def test_a_snapshot_from_before_there_were_views_is_read() -> None:
 def test_the_record_that_drops_a_table_without_views_is_what_it_was() -> None:
     record = Log("orders").catalog.plan_drop_table("orders", cascade=True)
     assert record == b'{"format": 1, "id": 1, "name": "orders", "what": "drop_table"}'
+
+
+def test_a_view_over_views_over_views_reads_all_that_they_read() -> None:
+    """However many there are one above the other: a chain is no deeper than it is long."""
+    log = Log("orders", views_max=10_000)
+    names = ["orders"]
+    for number in range(getrecursionlimit() + 200):
+        names.append(log.view(f"v{number}", names[-1]).name)
+    found: dict[int, Any] = {}
+    log.catalog.read_by(log.catalog.view(names[-1]), found)
+    assert sorted(each.name for each in found.values()) == sorted(names[:-1])

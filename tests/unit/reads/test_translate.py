@@ -12,8 +12,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from spark_duck import spark_cursor
 from tidegate.errors import InvalidArgument, NotFound
-from tidegate.reads.translate import SETUP, UNANSWERED, NeedsSpark, as_spark, tables_in, translate
+from tidegate.reads.translate import UNANSWERED, NeedsSpark, as_spark, tables_in, translate
 
 SALES = pa.table(
     {
@@ -34,9 +35,7 @@ SCHEMAS = {"sales": SALES.schema, "times": TIMES.schema}
 
 
 def connect():
-    connection = duckdb.connect()
-    for each in SETUP:
-        connection.execute(each)
+    connection = spark_cursor()
     connection.register("sales", SALES)
     connection.register("times", TIMES)
     return connection
@@ -264,3 +263,22 @@ def test_a_value_beyond_its_type_is_an_error_and_names_the_column():
     translated = translate("SELECT id FROM sales", SCHEMAS)
     with pytest.raises(InvalidArgument, match="'id'"):
         as_spark(pa.table({"c0": pa.array([2**40])}), translated)
+
+
+def test_a_text_that_was_translated_before_means_what_the_tables_of_now_make_of_it():
+    """Promise 3: translations are kept by text, and a text means another thing where a table has changed."""
+    whole, text = pa.schema([("x", pa.int64())]), pa.schema([("x", pa.string())])
+    sql = "SELECT x, x = x AS same FROM kept"
+    for _ in range(2):
+        for schema in (whole, text, pa.schema([*whole, ("y", pa.int64())])):
+            assert translate(sql, {"kept": schema, "other": whole}).types[0] == schema.types[0]
+        with pytest.raises(NotFound, match="kept"):
+            translate(sql, {"other": whole})
+        assert len(translate("SELECT * FROM kept", {"kept": whole}).names) == 1
+        assert len(translate("SELECT * FROM kept", {"kept": pa.schema([*whole, ("y", pa.int64())])}).names) == 2
+
+
+def test_of_one_text_and_the_same_tables_there_is_one_translation():
+    schemas = {"kept": pa.schema([("x", pa.int64())])}
+    one = translate("SELECT x + 7 FROM kept", schemas)
+    assert translate("SELECT x + 7 FROM kept", {"kept": pa.schema([("x", pa.int64())]), "more": SALES.schema}) is one

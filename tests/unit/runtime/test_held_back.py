@@ -110,7 +110,7 @@ def write_out_of_order(rig: Rig, writer: ChannelWriter, seed: int) -> None:
     tick(writer)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(each, marks=pytest.mark.long) for each in range(5, 40))])
 @pytest.mark.parametrize("limit", [1, 3_000, 40_000])
 def test_a_reader_with_little_memory_gets_what_one_with_much_gets(rig: Rig, seed: int, limit: int) -> None:
     """Whatever the order in the files, filters and starting points, before and after sealing."""

@@ -45,6 +45,7 @@ READ: list[tuple[str, TableStatement]] = [
         "CREATE TABLE t (a INT) TBLPROPERTIES ('retention_s'='3600', 'shards'='4')",
         CreateTable("t", A, shards=4, retention_s=3600),
     ),
+    ("CREATE TABLE t (a INT) TBLPROPERTIES ('beside'='shop.u')", CreateTable("t", A, beside="shop.u")),
     ("CREATE TABLE shop.orders (a INT)", CreateTable("shop.orders", A)),
     ("CREATE TABLE `my-t` (a INT)", CreateTable("my-t", A)),
     (

@@ -91,3 +91,14 @@ def test_a_retention_of_its_own_is_shown_and_read_back() -> None:
     assert isinstance(change, TableCreated)
     read = parse(show_create(change.table))
     assert isinstance(read, CreateTable) and (read.shards, read.retention_s) == (2, 90)
+
+
+def test_what_a_table_lies_beside_is_shown_and_read_back() -> None:
+    catalog = Catalog()
+    for name, options in (("t", {}), ("u", {"beside": "t", "retention_s": 90})):
+        record = catalog.plan_create_table(name, [ColumnDef("a", pa.int32())], options=options, channels=4)
+        assert record is not None
+        change = catalog.apply(record, Timestamp(1))
+        assert isinstance(change, TableCreated)
+    read = parse(show_create(change.table))
+    assert isinstance(read, CreateTable) and (read.beside, read.retention_s) == ("t", 90)

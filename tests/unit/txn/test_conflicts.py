@@ -10,7 +10,7 @@ import pytest
 
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import Conflict, InvariantBroken, LimitExceeded
-from tidegate.txn.conflicts import SMALL_MAX, Claim, ConflictWindow, KeySet, MustWait, ReadSet
+from tidegate.txn.conflicts import SMALL_MAX, UNMADE_MAX, Claim, ConflictWindow, KeySet, MustWait, ReadSet, Written
 
 A, B, C = 11, 22, (1 << 64) - 1
 
@@ -338,3 +338,72 @@ def test_large_sets_cost_no_step_per_key() -> None:
     db.window.finish(claim, db.now())
     assert isinstance(db.window.try_commit(mine, ()), Claim)
     assert default_timer() - start < 1.0
+
+
+class Counted:
+    """Keys that note when their hashes are made."""
+
+    def __init__(self, *keys: int) -> None:
+        self.keys = keys
+        self.made = 0
+
+    def __call__(self) -> tuple[int, ...]:
+        self.made += 1
+        return self.keys
+
+
+def test_what_was_written_to_tables_that_nobody_reads_is_never_hashed() -> None:
+    """A capture reads one key of its own all the time, beside writers of everything."""
+    db = Db()
+    mine = db.read(A)
+    elsewhere = Counted(B, C)
+    claim = db.window.try_commit(None, Written(elsewhere, frozenset({"orders", "items"}), 2))
+    assert isinstance(claim, Claim)
+    db.commit(db.read(C), C)  # It reads and writes accounts, beside a commit to other tables that is under way.
+    db.window.finish(claim, db.now())
+    assert db.window.status().keys == 3
+    db.commit(mine, A)
+    assert elsewhere.made == 0
+    assert db.window.status().keys == 0
+
+
+def test_what_was_written_to_the_table_that_was_read_is_looked_at() -> None:
+    db = Db()
+    for writes, refused in ((A, True), (B, False)):
+        mine = db.read(A)
+        claim = db.window.try_commit(None, Written(lambda key=writes: (key,), frozenset({"items", "accounts"}), 1))
+        assert isinstance(claim, Claim)
+        assert isinstance(db.window.try_commit(mine, (A,)), MustWait) == refused
+        if not refused:
+            continue
+        db.window.finish(claim, db.now())
+        with pytest.raises(Conflict):
+            db.window.try_commit(mine, (A,))
+
+
+def test_keys_whose_table_is_not_said_are_looked_for_in_all() -> None:
+    db = Db()
+    mine = db.window.begin_read(db.now())
+    db.window.note(mine, [A])
+    claim = db.window.try_commit(None, Written(lambda: (A,), frozenset({"items"}), 1))
+    assert isinstance(claim, Claim)
+    db.window.finish(claim, db.now())
+    with pytest.raises(Conflict):
+        db.window.try_commit(mine, ())
+
+
+def test_few_commits_hold_on_to_their_rows() -> None:
+    """Until its hashes are made a commit holds what it has written, and somebody may read for hours."""
+    db = Db()
+    db.read(A)
+    written = [Counted(B + number) for number in range(UNMADE_MAX + 10)]
+    for each in written:
+        claim = db.window.try_commit(None, Written(each, frozenset({"orders"}), 1))
+        assert isinstance(claim, Claim)
+        db.window.finish(claim, db.now())
+    assert [each.made for each in written] == [1] * 10 + [0] * UNMADE_MAX
+    large = Counted(*range(1000, 1000 + SMALL_MAX + 1))
+    claim = db.window.try_commit(None, Written(large, frozenset({"orders"}), SMALL_MAX + 1))
+    assert isinstance(claim, Claim)
+    db.window.finish(claim, db.now())
+    assert large.made == 1

@@ -6,10 +6,10 @@ Raises `Disconnected` when the owner does not answer: whether the call was carri
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Any, Final
 
 import pyarrow as pa
@@ -53,6 +53,10 @@ class RemoteBackend:
         self._client = client
         self._answer_s = answer_s
         self._stop = Event()
+        self._lock = Lock()
+        self._calls = 0
+        """Under way. Arrow's client must not be closed meanwhile: it frees what they work with."""
+        self._is_dropped = False
         try:
             self._flight = flight.connect(location)
         except (pa.ArrowException, OSError) as error:
@@ -84,21 +88,39 @@ class RemoteBackend:
     def _call(
         self, name: str, head: frames.Head, blobs: Sequence[frames.Bytes] = (), timeout_s: float | None = None
     ) -> tuple[Any, list[memoryview]]:
-        if self._stop.is_set() and name != "bye":
-            raise Disconnected(f"{name}: the connection was given up")
         head["client"] = self._client
         action = flight.Action(name, frames.pack(head, blobs))
-        try:
-            options = flight.FlightCallOptions(timeout=self._answer_s if timeout_s is None else timeout_s)
-            results = list(self._flight.do_action(action, options))
-        except (flight.FlightError, pa.ArrowException, OSError) as error:
-            raise Disconnected(f"{name}: {error}") from error
+        options = flight.FlightCallOptions(timeout=self._answer_s if timeout_s is None else timeout_s)
+        with self._calling(name):
+            try:
+                results = list(self._flight.do_action(action, options))
+            except (flight.FlightError, pa.ArrowException, OSError) as error:
+                raise Disconnected(f"{name}: {error}") from error
         if len(results) != 1:
             raise InvariantBroken(f"the owner gave {len(results)} answers to {name!r}")
         answer, parts = frames.unpack(memoryview(results[0].body))
         if "error" in answer:
             frames.raise_error(answer["error"])
         return answer["ok"], parts
+
+    @contextmanager
+    def _calling(self, name: str) -> Iterator[None]:
+        with self._lock:
+            if self._is_dropped or (self._stop.is_set() and name != "bye"):
+                raise Disconnected(f"{name}: the connection was given up")
+            self._calls += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls -= 1
+                is_last = self._is_dropped and not self._calls
+            if is_last:
+                self._hang_up()
+
+    def _hang_up(self) -> None:
+        with suppress(Exception):
+            self._flight.close()
 
     @property
     def is_owner(self) -> bool:
@@ -221,13 +243,16 @@ class RemoteBackend:
         self.drop(goodbye=True)
 
     def drop(self, *, goodbye: bool = False) -> None:
-        """Let go of the connection."""
+        """Let go of the connection, which ends with the last call that is under way. May be repeated."""
         self._stop.set()
         if goodbye:
             with suppress(TidegateError, Disconnected):
                 self._call("bye", {}, timeout_s=_CONNECT_S)
-        with suppress(Exception):
-            self._flight.close()
+        with self._lock:
+            is_last = not self._is_dropped and not self._calls
+            self._is_dropped = True
+        if is_last:
+            self._hang_up()
 
 
 def _lists(writes: Writes) -> dict[str, list[Any]]:

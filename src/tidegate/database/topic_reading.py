@@ -41,12 +41,14 @@ class TopicReader:
             ]
             self._ends = ends.pop_all()
         self._waiting: list[deque[Message]] = [deque() for _ in self._readers]
+        self.cut = Timestamp.ZERO
+        """Everything at or below it has been read."""
 
     def shard(self, message: Message) -> int | None:
         """The shard a message lies in; None for what is meant for all virtual channels."""
         return self._shards.get(message.vchannel)
 
-    def read(self, until: Timestamp | None) -> Iterator[list[Message]]:
+    def read(self, until: Timestamp | None, idle_s: float = _IDLE_S) -> Iterator[list[Message]]:
         """Messages as they become visible; with `until` only those that are by then. A list may be empty."""
         while True:
             idle = True
@@ -62,11 +64,12 @@ class TopicReader:
             for waiting in self._waiting:
                 while waiting and waiting[0].time_tick <= cut:
                     found.append(waiting.popleft())
+            self.cut = Timestamp(cut)
             yield sorted(found, key=_ORDER)
             if until is not None and cut >= until:
                 return
             if idle:
-                sleep(_IDLE_S)
+                sleep(idle_s)
 
     def __enter__(self) -> TopicReader:
         return self

@@ -1,0 +1,434 @@
+"""`Applier`: brings a target from where it is to a cut of the database, chunk by chunk.
+
+How far a target is, it says itself: `tidegate_applied` is written in the transaction of each chunk. So whatever ends an
+applier, at whatever point, the next one goes on from there: nothing is missing and nothing comes twice. A chunk is
+whole transactions, so at each of its commits the target is the tables as of one commit here.
+
+What the rows of a chunk were before is asked of the database at the Timestamp that the target is at; it is what the
+target must have, unless the policy is to overwrite.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, Literal
+
+from tidegate.capture.apply_chunk import ChunkWriter
+from tidegate.capture.apply_feed import LogFeed, Window
+from tidegate.capture.apply_origin import applied_by, first_of, has_come_round, is_one_of, origin_text
+from tidegate.capture.apply_rows import Before, Parts, name_sql
+from tidegate.capture.initial_copy import copy_table
+from tidegate.capture.target import ApplyConflict, Conflict, State, Target, Violation, open_target
+from tidegate.capture.target_tables import TableWriter, fit, state_of
+from tidegate.cdc.apply_plan import Chunk, cut, parents_first
+from tidegate.clock.timestamp import Timestamp
+from tidegate.database.read_gate import ReadAsk, ReadPlace
+from tidegate.errors import InvalidArgument
+from tidegate.reads.consistency import Asked
+from tidegate.tables.schema import Table
+
+if TYPE_CHECKING:
+    from tidegate.database.replication_calls import ReplicationCalls
+
+Policy = Literal["stop", "overwrite", "skip"]
+Start = Literal["snapshot", "now"] | Timestamp
+
+WINDOW_ROWS: Final = 20_000
+"""About how many rows are looked at together: the rows before them are asked for at once."""
+_IDLE_MS: Final = 60_000
+"""How far the position that is written stays behind when no table changes."""
+_CONFLICTS_KEPT: Final = 100
+
+
+@dataclass(slots=True)
+class Applied:
+    """What was done so far."""
+
+    transactions: int = 0
+    rows: int = 0
+    """Rows of the log: a row that changed twice within a chunk counts twice."""
+    copied: int = 0
+    """Rows that were there at the start."""
+    chunks: int = 0
+    left_out: int = 0
+    """Transactions that came from the target itself."""
+    conflicts: int = 0
+    """Rows that were left as they are."""
+    last_conflicts: deque[Conflict] = field(default_factory=lambda: deque(maxlen=_CONFLICTS_KEPT))
+    position: Timestamp = Timestamp.ZERO
+    """Everything at or below it is at the target."""
+
+
+class Applier:
+    """One target and one name. One thread at a time."""
+
+    def __init__(
+        self,
+        db: ReplicationCalls,
+        tables: Sequence[str],
+        url: str,
+        *,
+        name: str,
+        policy: Policy,
+        chunk_rows: int,
+        start: Start,
+        restart: bool,
+    ) -> None:
+        self._db = db
+        self._tables = list(dict.fromkeys(tables))
+        self._url = url
+        self._name = name
+        self._policy = policy
+        self._chunk_rows = chunk_rows
+        self._start = start
+        self._restart = restart
+        self.origin: Final = f"tidegate:{db.id.hex()}"
+        """What the target says of who has written."""
+        self.done: Final = Applied()
+        self.watch: Callable[[], None] = lambda: None
+        """Called after each chunk; may raise."""
+        self._target: Target | None = None
+        self._state: State | None = None
+        self._written: Timestamp | None = None
+        """The position that the target has."""
+        self._feed: LogFeed | None = None
+        self._writers: dict[str, TableWriter] = {}
+        self._order: list[str] = []
+
+    # -- the whole -------------------------------------------------------------------------------------------------
+
+    def catch_up(self) -> Timestamp:
+        """Apply all that was committed before the call; the cut that the target is at then.
+
+        Raises: `ApplyConflict`; what reading and the target raise. Then nothing is half done, and it can be repeated.
+        """
+        try:
+            place = self._cut(self._tables)
+            target = self._open()
+            self._begin(target, place)
+            feed = self._feed
+            if feed is None:
+                feed = self._feed = LogFeed(self._db, self._tables, self.done.position, WINDOW_ROWS)
+            for window in feed.windows(place.tables, place.at):
+                self._window(target, place.tables, window)
+            self._create_empty(target, place)
+            return place.at
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the target; the next `catch_up` asks it where it is."""
+        target, self._target = self._target, None
+        feed, self._feed = self._feed, None
+        self._state, self._written = None, None
+        self._writers.clear()
+        if target is not None:
+            target.rollback()
+            target.close()
+        if feed is not None:
+            feed.close()
+
+    def _cut(self, names: Sequence[str]) -> ReadPlace:
+        place = self._db.again(lambda: self._db.backend.begin_read(ReadAsk(Asked("strong"), tables=names)))
+        if place.views:
+            view = next(iter(place.views))
+            raise InvalidArgument(f"{view!r} is a view, and tables are applied; its changes can be subscribed to")
+        return place
+
+    def _open(self) -> Target:
+        if self._target is None:
+            self._target = target = open_target(self._url)
+            target.prepare()
+            self._state = target.state(self._name)
+            self._written = None if self._state is None else self._state.position
+        return self._target
+
+    # -- beginning -------------------------------------------------------------------------------------------------
+
+    def _begin(self, target: Target, place: ReadPlace) -> None:
+        """Give the target the rows of tables that it has not had."""
+        state = self._state
+        if state is None or self._restart:
+            self._from_nothing(target, place)
+            return
+        if applied_by(state.origin) != self.origin:
+            raise InvalidArgument(
+                f"{target.shown}: what was applied under the name {self._name!r} came from another database"
+                f" ({state.origin}, and this is {self.origin}); give this one another name"
+            )
+        if state.position > place.at:
+            raise InvalidArgument(
+                f"{target.shown} is at {state.position}, and this database has come to {place.at}: it was restored from"
+                f" an older copy; start anew with restart=True"
+            )
+        for name in self._tables:
+            known = state.tables.get(name)
+            if known is not None and known.id != place.tables[name].id:
+                raise InvalidArgument(
+                    f"table {name!r} was dropped and created again since {state.position}; start anew with"
+                    f" restart=True, which replaces the rows at {target.shown}"
+                )
+        if self._feed is None:
+            # It may have lost what it had committed: then it goes on from there, wherever we had been.
+            self.done.position = state.position
+        fresh = [name for name in self._tables if name not in state.tables]
+        if fresh:
+            self._copy(target, place.tables, fresh, state.position)
+
+    def _from_nothing(self, target: Target, place: ReadPlace) -> None:
+        at = place.at
+        if isinstance(self._start, Timestamp):
+            if self._start > at:
+                raise InvalidArgument(f"start is {self._start}, and this database has come to {at}")
+            at = self._start
+        before = self._state
+        state = State(at, self.origin)
+        target.mark_origin(self.origin, self._name)
+        target.begin()
+        try:
+            if before is not None:
+                target.forget(self._name)
+            self._state, self._written = state, None
+            names = [name for name in self._tables if place.tables[name].existed(at)]
+            self._fit(target, place.tables, names, at)
+            if before is not None:
+                for name in reversed(self._order):
+                    target.run(self._writers[name].sql.clear)
+            if self._start == "snapshot":
+                self._copy_rows(target, self._order, at)
+            self._put(target, at)
+            target.commit()
+        except Violation as violation:
+            raise self._forbidden(target, violation, at) from violation
+        self._settled(at)
+        self._restart = False
+
+    def _copy(self, target: Target, tables: Mapping[str, Table], names: Sequence[str], at: Timestamp) -> None:
+        """Tables that were added to those that are applied, as they were when the target was."""
+        target.mark_origin(self.origin, self._name)
+        target.begin()
+        try:
+            there = [name for name in names if tables[name].existed(at)]
+            self._fit(target, tables, there, at)
+            self._copy_rows(target, [name for name in self._order if name in there], at)
+            self._put(target, at)
+            target.commit()
+        except Violation as violation:
+            raise self._forbidden(target, violation, at) from violation
+        self._settled(at)
+
+    def _create_empty(self, target: Target, place: ReadPlace) -> None:
+        """Tables that are newer than where the target was, and have no rows yet."""
+        names = [name for name in self._tables if name not in self._the_state().tables]
+        if names:
+            target.mark_origin(self.origin, self._name)
+            target.begin()
+            self._fit(target, place.tables, names, place.at)
+            self._put(target, place.at)
+            target.commit()
+            self._settled(place.at)
+
+    def _copy_rows(self, target: Target, names: Iterable[str], at: Timestamp) -> None:
+        for name in names:
+            writer = self._writers[name]
+            with self._db.stream(f"SELECT * FROM {name_sql(name)}", at) as rows:
+                for count, skipped in copy_table(target, writer, rows, self._policy, at):
+                    self.done.copied += count
+                    self._note(skipped)
+                    self.watch()
+
+    def _forbidden(self, target: Target, violation: Violation, at: Timestamp) -> ApplyConflict:
+        """A constraint that does not hold, of which no row is known."""
+        text = f"a constraint of the target forbids it ({violation}{self._broken(target)})"
+        conflict = Conflict("", {}, text, None, None, None, at)
+        return ApplyConflict(
+            f"{target.shown}: {text}, of the transaction at {at}. Nothing of that transaction was applied, and all"
+            f" before it was: mend the rows and repeat, or go on with policy 'skip'",
+            conflict=conflict,
+            target=target.shown,
+        )
+
+    def _broken(self, target: Target) -> str:
+        with suppress(Exception):
+            found = target.broken_references(self._order)
+            return f": {found}" if found else ""
+        return ""
+
+    # -- tables at the target --------------------------------------------------------------------------------------
+
+    def _fit(self, target: Target, tables: Mapping[str, Table], names: Iterable[str], at: Timestamp) -> None:
+        """Have writers for the schemas at a time, within the target's transaction; what it lacks is added."""
+        state = self._the_state()
+        changed = False
+        for name in names:
+            schema = tables[name].at(at)
+            writer = self._writers.get(name)
+            if writer is None or writer.schema.version != schema.version:
+                self._writers[name] = fit(target, name, schema, state.tables.get(name))
+                state.tables[name] = state_of(tables[name].id, schema)
+                changed = True
+        if changed:
+            references = {
+                name: [each for each in self._writers if each.casefold() in _folded(writer.shape.references)]
+                for name, writer in self._writers.items()
+            }
+            self._order = parents_first([each for each in self._tables if each in self._writers], references)
+
+    def _the_state(self) -> State:
+        if self._state is None:
+            self._state = State(Timestamp.ZERO, self.origin)
+        return self._state
+
+    def _put(self, target: Target, at: Timestamp, origin: str | None = None) -> None:
+        state = self._the_state()
+        state.position, state.origin = at, origin or self.origin
+        target.put_state(
+            self._name,
+            state,
+            self._written,
+            datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds"),
+        )
+
+    def _settled(self, at: Timestamp) -> None:
+        """The target's commit was carried out."""
+        self._written = self.done.position = at
+
+    # -- windows ---------------------------------------------------------------------------------------------------
+
+    def _window(self, target: Target, tables: Mapping[str, Table], window: Window) -> None:
+        if not len(window.times):
+            self._pass(target, window.upto)
+            return
+        firsts = [self._first(window, time) for time in window.times.tolist()]
+        left_out = [self._is_left_out(target, window, time) for time in window.times.tolist()]
+        before = Before(self._db, self.writer, tables, window, 2 * WINDOW_ROWS) if self._policy != "overwrite" else None
+        for chunk in _cut(window.rows.tolist(), left_out, firsts, self._chunk_rows):
+            times = window.times[chunk.first : chunk.end].tolist()
+            is_last = chunk.end == len(window.times)
+            if chunk.is_left_out:
+                self.done.left_out += len(times)
+                if before is not None:
+                    before.moved(times[-1])
+                self._pass(target, window.upto if is_last else Timestamp(times[-1]))
+                continue
+            try:
+                upto = window.upto if is_last else None
+                self._chunk(target, tables, window, times[0], times[-1], upto, before)
+                self._count(times, int(window.rows[chunk.first : chunk.end].sum()))
+            except ApplyConflict:
+                if len(times) == 1:
+                    raise
+                # Up to the one that conflicts they can be applied.
+                for number, time in enumerate(times):
+                    self._chunk(target, tables, window, time, time, None, before)
+                    self._count([time], int(window.rows[chunk.first + number]))
+            self.watch()
+
+    def _first(self, window: Window, time: int) -> str | None:
+        """Where a transaction first happened; None when that is here."""
+        source = window.source(time)
+        return None if source is None else first_of(window.origins.get(time), source)
+
+    def _is_left_out(self, target: Target, window: Window, time: int) -> bool:
+        """Whether the target has had a transaction before we have."""
+        source = window.source(time)
+        if source is None:
+            return False
+        origin = window.origins.get(time)
+        if source in target.known_as or has_come_round(origin, source, self.origin):
+            return True
+        return is_one_of(first_of(origin, source), target.known_as)
+
+    def _count(self, times: Sequence[int], rows: int) -> None:
+        self.done.transactions += len(times)
+        self.done.rows += rows
+        self.done.chunks += 1
+
+    def _pass(self, target: Target, at: Timestamp) -> None:
+        """Nothing is to be written up to here. That is written down now and then."""
+        self.done.position = max(self.done.position, at)
+        if self._written is not None and at.ms_since(self._written) >= _IDLE_MS:
+            target.mark_origin(self.origin, self._name)
+            target.begin()
+            self._put(target, at)
+            target.commit()
+            self._settled(at)
+
+    def _chunk(
+        self,
+        target: Target,
+        tables: Mapping[str, Table],
+        window: Window,
+        first: int,
+        last: int,
+        upto: Timestamp | None,
+        before: Before | None,
+        *,
+        deferred: bool = True,
+    ) -> None:
+        """Apply transactions from one Timestamp to another as one of the target."""
+        at = Timestamp(last) if upto is None else upto
+        origin = origin_text(self.origin, self._first(window, first))
+        target.mark_origin(origin, self._name)
+        target.begin(deferred=deferred)
+        try:
+            self._fit(target, tables, window.changes, window.upto)
+            self._put(target, at, origin)  # First: whoever has moved the position has changed the rows, too.
+            parts = Parts(self.writer, window, first, last, before)
+            writer = ChunkWriter(target, self._policy, self._order, self._writers)
+            skipped = writer.write(parts.of, Timestamp(last), one_by_one=not deferred)
+            target.commit()
+        except Violation as violation:
+            if self._policy == "skip" and deferred:
+                # Checked row by row it shows which ones are to be left out.
+                target.rollback()
+                self._restore(target)
+                self._chunk(target, tables, window, first, last, upto, before, deferred=False)
+                return
+            error = self._forbidden(target, violation, Timestamp(last))
+            target.rollback()
+            self._restore(target)
+            raise error from violation
+        except ApplyConflict:
+            target.rollback()
+            self._restore(target)
+            raise
+        self._settled(at)
+        self._note(skipped)
+        if before is not None:
+            before.moved(last)
+
+    def _restore(self, target: Target) -> None:
+        """After a rollback: what was added to tables is gone with it, and is to be looked at again."""
+        self._state = target.state(self._name)
+        self._writers.clear()
+
+    def _note(self, skipped: Sequence[Conflict]) -> None:
+        self.done.conflicts += len(skipped)
+        self.done.last_conflicts.extend(skipped)
+
+    def writer(self, table: str) -> TableWriter:
+        """Ordering: within a transaction of the target that has made it fit."""
+        return self._writers[table]
+
+
+def _cut(rows: Sequence[int], left_out: Sequence[bool], firsts: Sequence[str | None], chunk_rows: int) -> list[Chunk]:
+    """As `cut`; those that are together in a chunk first happened at one place."""
+    found: list[Chunk] = []
+    for _, places in groupby(range(len(rows)), key=firsts.__getitem__):
+        run = list(places)
+        begin, end = run[0], run[-1] + 1
+        for each in cut(rows[begin:end], left_out[begin:end], chunk_rows):
+            found.append(Chunk(begin + each.first, begin + each.end, each.is_left_out))
+    return found
+
+
+def _folded(names: Iterable[str]) -> set[str]:
+    return {each.casefold() for each in names}

@@ -1,0 +1,281 @@
+"""`ChunkWriter`: writes what a chunk does into the target's open transaction, and finds out what conflicts.
+
+First all rows go in a few statements, each of which says what the rows must have been before, and changes as many rows
+as it should when there is no conflict. If it does not, or a constraint is violated, that is undone and the rows go one
+by one: then it shows which row conflicts, and rows that only stood in each other's way, as two that exchange the values
+of a unique column, wait until there is room for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from tidegate.capture.target import ApplyConflict, Conflict, Target, UndoPart, Violation
+from tidegate.capture.target_tables import TableWriter
+from tidegate.cdc.apply_plan import Row, Work
+from tidegate.clock.timestamp import Timestamp
+
+Parts = Callable[[str], Iterable[Work]]
+"""What is to be done to a table, in pieces that fit into memory. Asked for more than once."""
+
+_OTHER: Final = "the row has other values than it had here before the change"
+_MISSING: Final = "the row to be changed is not there"
+_THERE: Final = "a row with this key is there already"
+UNTAKEN: Final = "the target has not taken the row, and said nothing: a trigger of it may have turned it away"
+
+
+@dataclass(slots=True)
+class _Step:
+    """What one row becomes."""
+
+    writer: TableWriter
+    key: Row
+    before: Row | None
+    """What it was; None for no row, or when nobody has looked."""
+    after: Row | None
+    """None when it goes."""
+    is_known: bool = True
+    """Whether somebody has looked."""
+    violation: Violation | None = None
+    """Why it has to wait."""
+    aside: Literal["", "parked", "removed"] = ""
+    """What was done to make room for others: its unique columns are NULL, or it is gone for now."""
+
+
+class ChunkWriter:
+    """Of one target. `order` are the tables, parents first."""
+
+    def __init__(self, target: Target, policy: str, order: Sequence[str], writers: Mapping[str, TableWriter]) -> None:
+        self._target = target
+        self._policy = policy
+        self._order = order
+        self._writers = writers
+
+    def write(self, parts: Parts, at: Timestamp, *, one_by_one: bool = False) -> list[Conflict]:
+        """Write a chunk whose last transaction is at `at`; the changes that were left out.
+
+        Raises: `ApplyConflict` unless the policy is to skip; what the target raises.
+        """
+        for deletes_first in () if one_by_one else (True, False):
+            try:
+                with self._target.savepoint():
+                    self._at_once(parts, deletes_first=deletes_first)
+                return []
+            except UndoPart:
+                break
+            except Violation as violation:
+                if violation.is_unique:
+                    break
+                # Maybe a row went to which others refer until they change: where foreign keys are not put off, it must
+                # go after that.
+        return _OneByOne(self._target, self._policy, at).write(parts, self._order, self._writers)
+
+    def _at_once(self, parts: Parts, *, deletes_first: bool) -> None:
+        if deletes_first:
+            self._delete_all(parts)
+        many = self._target.many
+        for table in self._order:
+            writer = self._writers[table]
+            sql = writer.sql
+            for work in parts(table):
+                if work.updates:
+                    self._all(sql.update_same, [sql.updates(*each) for each in work.updates])
+                if work.inserts:
+                    self._all(sql.insert, work.inserts)
+                if work.upserts and len(writer.names) > len(writer.key):
+                    self._all(sql.upsert, work.upserts)
+                elif work.upserts:
+                    many(sql.upsert, work.upserts)  # A row that is there stays, and is not counted.
+        if not deletes_first:
+            self._delete_all(parts)
+
+    def _delete_all(self, parts: Parts) -> None:
+        for table in reversed(self._order):
+            sql = self._writers[table].sql
+            for work in parts(table):
+                if not work.deletes:
+                    continue
+                if self._policy == "overwrite":
+                    self._target.many(sql.delete, [key for key, _ in work.deletes])
+                    continue
+                rows = [sql.deletes(key, before) for key, before in work.deletes if before is not None]
+                self._all(sql.delete_same, rows)
+
+    def _all(self, statement: str, rows: list[Row]) -> None:
+        """Raises: `UndoPart` when a row was not as it should be."""
+        if self._target.many(statement, rows) != len(rows):
+            raise UndoPart
+
+
+class _OneByOne:
+    """One chunk, row by row."""
+
+    def __init__(self, target: Target, policy: str, at: Timestamp) -> None:
+        self._target = target
+        self._policy = policy
+        self._at = at
+        self._skipped: list[Conflict] = []
+        self._waiting: list[_Step] = []
+
+    def write(self, parts: Parts, order: Sequence[str], writers: Mapping[str, TableWriter]) -> list[Conflict]:
+        for table in reversed(order):
+            for work in parts(table):
+                for key, before in work.deletes:
+                    self._first(_Step(writers[table], key, before, None, is_known=before is not None))
+        for table in order:
+            writer = writers[table]
+            for work in parts(table):
+                for key, there, after in work.updates:
+                    self._first(_Step(writer, key, there, after))
+                for after in work.inserts:
+                    self._first(_Step(writer, writer.sql.key_of(after), None, after))
+                for after in work.upserts:
+                    self._first(_Step(writer, writer.sql.key_of(after), None, after, is_known=not writer.key))
+        self._wait()
+        for step in self._waiting:
+            self._give_up(step)
+        return self._skipped
+
+    # -- one row ---------------------------------------------------------------------------------------------------
+
+    def _try(self, statement: str, row: Row) -> int | Violation:
+        """How many rows were changed, or why none could be."""
+        try:
+            with self._target.savepoint("tidegate_row"):
+                return self._target.many(statement, [row])
+        except Violation as violation:
+            return violation
+
+    def _attempt(self, step: _Step) -> int | Violation:
+        sql, key, before, after = step.writer.sql, step.key, step.before, step.after
+        if after is None:
+            if not step.is_known:
+                return self._try(sql.delete, key)
+            return self._try(sql.delete_same, sql.deletes(key, before or ()))
+        if not step.is_known:
+            return self._try(sql.upsert, after)
+        if before is None or step.aside == "removed":
+            return self._try(sql.insert, after)
+        if step.aside == "parked":
+            return self._try(sql.update, sql.update_only(key, after))
+        return self._try(sql.update_same, sql.updates(key, before, after))
+
+    def _first(self, step: _Step) -> None:
+        found = self._attempt(step)
+        if isinstance(found, Violation):
+            step.violation = found
+            is_there = step.before is None and step.is_known and step.key and self._row(step) is not None
+            if is_there:
+                self._conflict(step, found)
+            else:
+                self._waiting.append(step)  # Maybe for a row that changes later.
+        elif found != 1 and (step.is_known or step.after is not None) and not self._has_come(step):
+            self._conflict(step, found)
+
+    def _has_come(self, step: _Step) -> bool:
+        """Whether a row that came is there though the target has not counted it: its trigger may have put it there."""
+        if step.after is None or step.before is not None or not step.key:
+            return False
+        sql = step.writer.sql
+        return bool(self._target.run(sql.select_same, sql.deletes(step.key, step.after)))
+
+    def _wait(self) -> None:
+        """Try those that wait again, for as long as one makes room for another."""
+        while self._waiting:
+            left = []
+            for step in self._waiting:
+                found = self._attempt(step)
+                if isinstance(found, Violation):
+                    step.violation = found
+                    left.append(step)
+            is_stuck = len(left) == len(self._waiting)
+            self._waiting = left
+            if is_stuck and not any([self._make_room(step) for step in left]):
+                return
+
+    def _make_room(self, step: _Step) -> bool:
+        """Free the unique values that a row has now, though it cannot have its new ones yet."""
+        if step.aside or step.after is None or step.violation is None or not step.violation.is_unique:
+            return False
+        if step.before is None:
+            if step.is_known or (step_row := self._row(step)) is None:
+                return False
+            step.before = step_row
+        sql, writer = step.writer.sql, step.writer
+        if writer.parking:
+            if self._try(sql.park(writer.parking), step.key) != 1:
+                return False
+            step.aside = "parked"
+        elif writer.shape.is_acted_on or self._try(sql.delete, step.key) != 1:
+            return False
+        else:
+            step.aside = "removed"
+        step.is_known = True
+        return True
+
+    def _give_up(self, step: _Step) -> None:
+        """There is no room for it: it gets its old values back, and is a conflict."""
+        sql, before = step.writer.sql, step.before
+        found: int | Violation = 1
+        if step.aside == "parked" and before is not None:
+            found = self._try(sql.update, sql.update_only(step.key, before))
+        elif step.aside == "removed" and before is not None:
+            found = self._try(sql.insert, before)
+        is_back = found == 1
+        self._conflict(step, step.violation or 0, is_final=not is_back)
+
+    def _row(self, step: _Step) -> Row | None:
+        if not step.key:
+            return None
+        try:
+            with self._target.savepoint("tidegate_look"):
+                rows = self._target.run(step.writer.sql.select, step.key)
+        except Violation:
+            return None  # It cannot even be asked for.
+        return rows[0] if rows else None
+
+    def _conflict(self, step: _Step, found: int | Violation, *, is_final: bool = False) -> None:
+        """Raises: `ApplyConflict`, unless it is skipped; `is_final` says that it cannot be."""
+        there = self._row(step)
+        if there is not None and step.before is None and step.after is not None and step.is_known:
+            what = _THERE
+        elif isinstance(found, Violation):
+            what = forbidden(found, step.writer, self._target, step.after)
+        elif there is None:
+            what = UNTAKEN if step.before is None and step.after is not None else _MISSING
+        else:
+            what = _OTHER
+        writer = step.writer
+        conflict = Conflict(
+            table=writer.name,
+            key=writer.shown_key(step.key),
+            what=what,
+            there=writer.shown(there),
+            expected=writer.shown(step.before),
+            coming=writer.shown(step.after),
+            timestamp=self._at,
+        )
+        if self._policy == "skip" and not is_final:
+            self._skipped.append(conflict)
+            return
+        raise ApplyConflict(explain(conflict, self._target, self._policy), conflict=conflict, target=self._target.shown)
+
+
+def forbidden(violation: Violation, writer: TableWriter, target: Target, row: Row | None) -> str:
+    """What a target has against a row."""
+    if not violation.is_value:
+        return f"a constraint of the target forbids it ({violation})"
+    names = [name for name, value in zip(writer.names, row or (), strict=bool(row)) if not target.takes(value)]
+    which = f" of column {', '.join(map(repr, names))}" if names else ""
+    return f"the target does not take a value{which} ({violation})"
+
+
+def explain(conflict: Conflict, target: Target, policy: str) -> str:
+    """What a conflict says to people."""
+    other = "policy 'skip'" if policy == "overwrite" else "policy 'overwrite' or 'skip'"
+    return (
+        f"{target.shown}: {conflict}. Nothing of that transaction was applied, and all before it was: mend the row and"
+        f" repeat, or go on with {other}"
+    )

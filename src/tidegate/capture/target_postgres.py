@@ -1,0 +1,236 @@
+"""`PostgresTarget`: a PostgreSQL database that transactions are applied to, through psycopg.
+
+Constraints that may be deferred are, to the end of each chunk. Where the role may use replication origins, what we
+write carries one, by which a capture of the same database knows it; `tidegate_applied` says it in any case.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import pyarrow as pa
+
+from tidegate.capture.apply_origin import applied_by, with_name
+from tidegate.capture.target import Target, TargetBusy, TargetRefused, Violation, without_password
+from tidegate.capture.target_values import for_postgres, is_simple_list
+from tidegate.cdc.apply_plan import POSTGRES, Row, TargetColumn, TargetTable, quoted
+from tidegate.errors import DiskFull, InvalidArgument, Unavailable
+
+_CONNECT_S: Final = 10
+_ORIGIN_S: Final = 2.0
+"""How long a session that has our origin may take to end."""
+_TYPES: Final = {
+    pa.bool_(): "boolean",
+    pa.int8(): "smallint",
+    pa.int16(): "smallint",
+    pa.int32(): "integer",
+    pa.int64(): "bigint",
+    pa.float32(): "real",
+    pa.float64(): "double precision",
+    pa.string(): "text",
+    pa.binary(): "bytea",
+    pa.date32(): "date",
+    pa.timestamp("us", tz="UTC"): "timestamp with time zone",
+    pa.timestamp("us"): "timestamp without time zone",
+}
+_COLUMNS: Final = """
+    SELECT a.attname,
+           quote_ident(n.nspname) || '.' || quote_ident(t.typname),
+           CASE WHEN t.typname IN ('bpchar', 'varchar', 'bit', 'varbit')
+                THEN quote_ident(n.nspname) || '.' || quote_ident(t.typname)
+                ELSE format_type(a.atttypid, a.atttypmod) END,
+           NOT a.attnotnull, a.atthasdef OR a.attidentity <> '', a.attgenerated <> ''
+    FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid JOIN pg_namespace n ON n.oid = t.typnamespace
+    WHERE a.attrelid = %s::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+_KEYS: Final = """
+    SELECT (SELECT array_agg(a.attname::text) FROM pg_attribute a
+            WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::smallint[]))
+    FROM pg_index i
+    WHERE i.indrelid = %s::oid AND i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
+    ORDER BY NOT i.indisprimary
+"""
+_PARENTS: Final = """
+    SELECT DISTINCT p.relname FROM pg_constraint c JOIN pg_class p ON p.oid = c.confrelid
+    WHERE c.contype = 'f' AND c.conrelid = %s::oid
+"""
+_ACTS: Final = """
+    SELECT 1 FROM pg_constraint
+    WHERE contype = 'f' AND confrelid = %s::oid AND confdeltype IN ('c', 'n', 'd', 'r') LIMIT 1
+"""
+
+
+class PostgresTarget(Target):
+    """See the module."""
+
+    kind = "postgresql"
+    dialect = POSTGRES
+
+    def __init__(self, url: str) -> None:
+        try:
+            import psycopg
+            from psycopg.types.numeric import Int8Dumper
+        except ImportError as error:
+            raise InvalidArgument(
+                "a PostgreSQL database is reached with psycopg, which is not installed:"
+                " pip install 'tidegate[postgres]'"
+            ) from error
+        self._psycopg = psycopg
+        self.shown = without_password(url).partition("?")[0]
+        try:
+            extra = {} if "connect_timeout" in urlsplit(url).query else {"connect_timeout": _CONNECT_S}
+            self._connection = psycopg.connect(url, autocommit=True, **extra)  # type: ignore[arg-type]
+        except psycopg.Error as error:
+            raise self._unreachable(error) from error
+        self._marked: str | None = None
+        """The origin that was asked for last."""
+        self._has_mark = False
+        """Whether the session has one."""
+        self._kept_by_others: set[str] = set()
+        # Else each width of a number would make another statement.
+        self._connection.adapters.register_dumper(int, Int8Dumper)
+        # What has no time zone is UTC here.
+        self.run("SELECT set_config('TimeZone', 'UTC', false), set_config('lock_timeout', '10s', false)")
+        ((system, name),) = self.run("SELECT (pg_control_system()).system_identifier::text, current_database()::text")
+        self.identity = f"postgresql:{system}/{name}"
+        info = self._connection.info
+        self.known_as = frozenset({self.identity, f"{info.host or 'localhost'}:{info.port}/{info.dbname}"})
+
+    def mark_origin(self, origin: str, name: str) -> None:
+        if origin == self._marked:
+            return
+        self._marked = origin
+        with suppress(Unavailable):  # It needs a right that not every role has, and room among the server's origins.
+            if self._has_mark:
+                self.run("SELECT pg_replication_origin_session_reset()")
+                self._has_mark = False
+            if origin in self._kept_by_others or not self._waits_for(origin):
+                self._kept_by_others.add(origin)
+                self._has_mark = self._has_origin(with_name(origin, quote(name, safe="")))
+            return
+        plain = applied_by(origin)
+        if plain != origin:
+            with suppress(Unavailable):
+                self._has_mark = self._has_origin(plain)
+
+    def _waits_for(self, origin: str) -> bool:
+        """Give the session an origin, when the session that has it ends soon."""
+        until = time.monotonic() + _ORIGIN_S
+        while not self._has_origin(origin):
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.02)
+        self._has_mark = True
+        return True
+
+    def _has_origin(self, origin: str) -> bool:
+        """Give the session an origin; whether that could be done: one session has it at a time."""
+        try:
+            if not self.run("SELECT 1 FROM pg_replication_origin WHERE roname = %s", (origin,)):
+                self.run("SELECT pg_replication_origin_create(%s)", (origin,))
+            self.run("SELECT pg_replication_origin_session_setup(%s)", (origin,))
+        except (Violation, TargetRefused):
+            return False
+        return True
+
+    # -- statements ------------------------------------------------------------------------------------------------
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        try:
+            found = self._connection.execute(sql, tuple(values) or None)  # type: ignore[arg-type,unused-ignore]
+            return found.fetchall() if found.description else []
+        except self._psycopg.Error as error:
+            raise self._explained(error) from error
+
+    def many(self, sql: str, rows: Sequence[Row]) -> int:
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.executemany(sql, rows)  # type: ignore[arg-type,unused-ignore]
+                return max(cursor.rowcount, 0)
+        except self._psycopg.Error as error:
+            raise self._explained(error) from error
+
+    def begin(self, *, deferred: bool = True) -> None:
+        self.run("BEGIN")
+        self.run(f"SET CONSTRAINTS ALL {'DEFERRED' if deferred else 'IMMEDIATE'}")
+
+    def commit(self) -> None:
+        self.run("COMMIT")
+
+    def rollback(self) -> None:
+        with suppress(self._psycopg.Error):
+            self._connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        with suppress(self._psycopg.Error):
+            self._connection.close()
+
+    def _unreachable(self, error: Exception) -> Unavailable:
+        text = " ".join(str(error).split())
+        if "password" in text or "authentication" in text:
+            return Unavailable(f"{self.shown} does not let us in: {text}; check user and password")
+        return Unavailable(f"{self.shown} cannot be reached: {text}; check that it runs, and its host and port")
+
+    def _explained(self, error: Any) -> Exception:
+        state = error.sqlstate or ""
+        text = " ".join(str(error).split())
+        if not state and isinstance(error, self._psycopg.DataError):
+            return Violation(text, is_value=True)  # psycopg itself has refused it: the server was not asked.
+        if not state and isinstance(error, self._psycopg.ProgrammingError | self._psycopg.NotSupportedError):
+            return TargetRefused(f"{self.shown}: {text}; nothing of the chunk was applied")
+        match state[:2], state:
+            case "23", _:
+                return Violation(text, is_unique=state in ("23505", "23P01"))
+            case "22", _:
+                return Violation(text, is_value=True)
+            case _, "53100":
+                return DiskFull(
+                    f"{self.shown}: {text}; make room. Nothing of the chunk was applied, and a repeat goes on"
+                )
+            case ("40", _) | (_, "55P03"):
+                return TargetBusy(f"{self.shown}: {text}; nothing of the chunk was applied, and a repeat goes on")
+            case (_, "42501") | (_, "25006"):
+                return Unavailable(f"{self.shown} cannot be written to: {text}; give the role the right to")
+            case "42", _:
+                return InvalidArgument(f"{self.shown}: {text}; nothing of the chunk was applied")
+            case ("", _) | ("08", _) | ("57", _) | ("53", _):
+                return self._unreachable(error)
+            case _:
+                return TargetRefused(f"{self.shown}: {text}; nothing of the chunk was applied")
+
+    # -- tables ----------------------------------------------------------------------------------------------------
+
+    def shape(self, table: str) -> TargetTable | None:
+        ((oid,),) = self.run("SELECT to_regclass(%s)::oid", (quoted(table),))
+        if oid is None:
+            return None
+        return TargetTable(
+            table,
+            tuple(TargetColumn(*each) for each in self.run(_COLUMNS, (oid,))),
+            tuple(frozenset(names) for (names,) in self.run(_KEYS, (oid,))),
+            frozenset(str(name) for (name,) in self.run(_PARENTS, (oid,))),
+            bool(self.run(_ACTS, (oid,))),
+        )
+
+    def column_type(self, type: pa.DataType) -> str:
+        if pa.types.is_decimal(type):
+            return f"numeric({type.precision}, {type.scale})"
+        if is_simple_list(type):
+            return f"{self.column_type(type.value_type)}[]"
+        return _TYPES.get(type, "jsonb")
+
+    def values(self, column: pa.Array | pa.ChunkedArray) -> list[Any]:
+        return for_postgres(column)
+
+    def takes(self, value: Any) -> bool:
+        """A text of PostgreSQL has no NUL, nor has one in an array."""
+        if isinstance(value, str):
+            return "\0" not in value
+        return not isinstance(value, list) or all(map(self.takes, value))
+
+    def broken_references(self, tables: Sequence[str]) -> str:  # noqa: ARG002
+        return ""  # Its errors name the constraint and the key.

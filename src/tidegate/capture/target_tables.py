@@ -1,0 +1,146 @@
+"""`TableWriter`: a table of ours at a target: which columns go where, and rows as the target takes them.
+
+A table that is not there is created with our columns and key. One that is there must have all of them; what it has
+besides must do without a value. Columns that are added or renamed here are added and renamed there; one that is dropped
+here stays there, and is not written any more.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from tidegate.capture.target import TableState, Target
+from tidegate.cdc.apply_plan import Row, Statements, TargetColumn, TargetTable, column_quoted, quoted
+from tidegate.errors import InvalidArgument
+from tidegate.tables.column_type import to_sql
+from tidegate.tables.schema import Column, TableSchema
+
+
+class TableWriter:
+    """Of one version of a table's schema."""
+
+    def __init__(self, target: Target, name: str, schema: TableSchema, shape: TargetTable) -> None:
+        self.name: Final = name
+        self.schema: Final = schema
+        self.shape: Final = shape
+        self._target = target
+        pairs: list[tuple[Column, TargetColumn]] = []
+        for each in schema.columns:
+            there = shape.column(each.name)
+            if there is None:
+                raise InvalidArgument(
+                    f"{target.shown}: table {shape.name!r} has no column {each.name!r}; add it"
+                    f" ({to_sql(each.type)}), or rename the one that is meant"
+                )
+            if not there.is_generated:
+                pairs.append((each, there))
+        self.columns: Final = tuple(ours for ours, _ in pairs)
+        self.names: Final = [each.name for each in self.columns]
+        ids = [each.id for each in self.columns]
+        self.key: Final = tuple(ids.index(each.id) for each in schema.key_columns)
+        unique = {name.casefold() for each in shape.keys for name in each}
+        self.parking: Final = tuple(
+            at
+            for at, (_, there) in enumerate(pairs)
+            if at not in self.key and there.is_nullable and there.name.casefold() in unique
+        )
+        """Columns that may be NULL for a while, so that another row may have their values."""
+        self.sql: Final = Statements(target.dialect, shape.name, [there for _, there in pairs], self.key)
+
+    def rows(self, rows: pa.Table) -> list[Row]:
+        """Rows as the target takes them, by this schema's columns; those that `rows` lacks are NULL."""
+        known = set(rows.column_names)
+        columns = [
+            self._target.values(rows.column(each)) if each in known else [None] * rows.num_rows for each in self.names
+        ]
+        return list(zip(*columns, strict=True)) if rows.num_rows else []
+
+    def shown_key(self, key: Row) -> dict[str, object]:
+        return {self.names[at]: value for at, value in zip(self.key, key, strict=True)}
+
+    def shown(self, row: Row | None) -> dict[str, object] | None:
+        """A row for messages."""
+        return None if row is None else dict(zip(self.names, row, strict=True))
+
+
+def create_sql(target: Target, name: str, schema: TableSchema) -> str:
+    """The statement that creates a table of ours at a target."""
+    key = schema.key_columns
+    single = len(key) == 1
+    parts = []
+    for each in schema.columns:
+        is_only_key = single and each.id == key[0].id
+        text = f"{column_quoted(each.name)} {target.column_type(each.type)}"
+        if not each.nullable:
+            text += " NOT NULL"
+        parts.append(text + (" PRIMARY KEY" if is_only_key else ""))
+    if len(key) > 1:
+        parts.append(f"PRIMARY KEY ({', '.join(column_quoted(each.name) for each in key)})")
+    return f"CREATE TABLE {quoted(name)} ({', '.join(parts)})"
+
+
+def fit(target: Target, name: str, schema: TableSchema, known: TableState | None) -> TableWriter:
+    """Make a target ready for rows of a schema, within its transaction. `known` is how the table was there before.
+
+    Raises: `InvalidArgument`, naming the column that does not fit.
+    """
+    shape = target.shape(name)
+    if shape is None:
+        if known is not None:
+            raise InvalidArgument(
+                f"{target.shown}: table {name!r} is gone; put it back, or start anew with restart=True"
+            )
+        target.run(create_sql(target, name, schema))
+        shape = _there(target, name)
+    elif known is not None:
+        shape = _follow(target, shape, schema, known)
+    writer = TableWriter(target, name, schema, shape)
+    ours = {each.name.casefold() for each in schema.columns}
+    for each in shape.columns:
+        must = not (each.is_nullable or each.has_default or each.is_generated)
+        if each.name.casefold() not in ours and must:
+            raise InvalidArgument(
+                f"{target.shown}: column {each.name!r} of table {name!r} must have a value, and there is no such column"
+                f" here; give it a default, or let it be NULL"
+            )
+    wanted = {each.name.casefold() for each in schema.key_columns}
+    if wanted and not any({one.casefold() for one in each} == wanted for each in shape.keys):
+        names = ", ".join(each.name for each in schema.key_columns)
+        raise InvalidArgument(
+            f"{target.shown}: table {name!r} has no primary key or unique constraint on ({names}), by which its rows"
+            f" are told apart here; create one"
+        )
+    return writer
+
+
+def state_of(table_id: int, schema: TableSchema) -> TableState:
+    """What a target is to remember of a table."""
+    return TableState(table_id, {each.id: each.name for each in schema.columns})
+
+
+def _follow(target: Target, shape: TargetTable, schema: TableSchema, known: TableState) -> TargetTable:
+    """Add and rename what was added and renamed since."""
+    changed = False
+    for each in schema.columns:
+        if shape.column(each.name) is not None:
+            continue
+        before = known.columns.get(each.id)
+        if before is not None and shape.column(before) is not None:
+            target.run(
+                f"ALTER TABLE {quoted(shape.name)} RENAME COLUMN {column_quoted(before)} TO {column_quoted(each.name)}"
+            )
+            changed = True
+        elif before is None:
+            kind = target.column_type(each.type)
+            target.run(f"ALTER TABLE {quoted(shape.name)} ADD COLUMN {column_quoted(each.name)} {kind}")
+            changed = True
+    return _there(target, shape.name) if changed else shape
+
+
+def _there(target: Target, name: str) -> TargetTable:
+    found = target.shape(name)
+    if found is None:
+        raise InvalidArgument(f"{target.shown}: table {name!r} is gone; put it back, or start anew with restart=True")
+    return found

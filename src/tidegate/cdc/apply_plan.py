@@ -1,0 +1,253 @@
+"""How transactions become statements at a target: where they may be cut, in which order rows go, and the SQL of it.
+
+A chunk is one or several whole transactions, as few as reach the wanted number of rows. What it does to a row is its
+net effect: only the end of a chunk can be seen at the target. Rows that go make room for those that come, children go
+before their parents and parents come before their children, so that keys, unique columns and foreign keys hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+Row = tuple[Any, ...]
+
+POLICIES: Final = ("stop", "overwrite", "skip")
+STATE_TABLE: Final = "tidegate_applied"
+"""Where a target keeps how far it is."""
+
+
+# -- chunks ----------------------------------------------------------------------------------------------------------
+
+
+class Chunk(NamedTuple):
+    """Transactions from `first` up to, and without, `end`."""
+
+    first: int
+    end: int
+    is_left_out: bool = False
+    """Whether they came from the target itself, and only the position moves."""
+
+
+def cut(rows: Sequence[int], left_out: Sequence[bool], chunk_rows: int) -> list[Chunk]:
+    """Where a run of transactions with so many rows each is cut: behind the one that reaches `chunk_rows`.
+
+    A transaction that is left out is in no chunk with others: what is before it was done without knowing of it.
+    """
+    found: list[Chunk] = []
+    first = count = 0
+    for at, (size, out) in enumerate(zip(rows, left_out, strict=True)):
+        if out:
+            if first < at:
+                found.append(Chunk(first, at))
+            if found and found[-1].is_left_out and found[-1].end == at:
+                found[-1] = Chunk(found[-1].first, at + 1, True)
+            else:
+                found.append(Chunk(at, at + 1, True))
+            first, count = at + 1, 0
+            continue
+        count += size
+        if count >= chunk_rows:
+            found.append(Chunk(first, at + 1))
+            first, count = at + 1, 0
+    if first < len(rows):
+        found.append(Chunk(first, len(rows)))
+    return found
+
+
+# -- what a chunk does to a table ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Work:
+    """The net effect of a chunk on one table. `before` is what the rows were, where that is known."""
+
+    deletes: list[tuple[Row, Row | None]] = field(default_factory=list)
+    """Keys, and the rows before."""
+    updates: list[tuple[Row, Row, Row]] = field(default_factory=list)
+    """Keys, the rows before and after."""
+    inserts: list[Row] = field(default_factory=list)
+    upserts: list[Row] = field(default_factory=list)
+    """Rows that come, when it is not known whether others with their keys are there."""
+
+    def __len__(self) -> int:
+        return len(self.deletes) + len(self.updates) + len(self.inserts) + len(self.upserts)
+
+
+def plan(changes: Iterable[tuple[Row, Row | None]], before: Mapping[Row, Row] | None) -> Work:
+    """What to do for changes of different keys: each the key and the row it has then, None when it is gone.
+
+    `before` are the rows with these keys as they were; None when nobody has looked. A row that stays as it is is left
+    alone, and so is a key that came and went within the chunk.
+    """
+    work = Work()
+    if before is None:
+        for key, after in changes:
+            if after is None:
+                work.deletes.append((key, None))
+            else:
+                work.upserts.append(after)
+        return work
+    for key, after in changes:
+        there = before.get(key)
+        if after is None:
+            if there is not None:
+                work.deletes.append((key, there))
+        elif there is None:
+            work.inserts.append(after)
+        elif not same(there, after):
+            work.updates.append((key, there, after))
+    return work
+
+
+def same(one: Row, other: Row) -> bool:
+    """Whether two rows have the same values; NaN is equal to NaN."""
+    return one == other or all(a == b or (a != a and b != b) for a, b in zip(one, other, strict=True))
+
+
+def parents_first(tables: Sequence[str], references: Mapping[str, Iterable[str]]) -> list[str]:
+    """The tables, each behind those that its foreign keys name; as given where they do not say. Circles are broken."""
+    found: list[str] = []
+    state: dict[str, bool] = {}
+    for root in tables:
+        stack = [root]
+        while stack:
+            table = stack[-1]
+            if table not in state:
+                state[table] = False
+                stack.extend(each for each in sorted(references.get(table, ())) if each in tables and each not in state)
+                continue
+            stack.pop()
+            if not state[table]:
+                state[table] = True
+                found.append(table)
+    return found
+
+
+# -- statements ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a kind of database writes what they do not all write in the same way."""
+
+    mark: str
+    """Of a value in a statement."""
+    same: str
+    """What compares NULL-safely."""
+    overriding: str = ""
+    """What lets values be given for columns that the database would fill by itself."""
+
+
+SQLITE: Final = Dialect("?", "IS")
+POSTGRES: Final = Dialect("%s", "IS NOT DISTINCT FROM", " OVERRIDING SYSTEM VALUE")
+
+
+class TargetColumn(NamedTuple):
+    """A column as the target has it."""
+
+    name: str
+    type: str = ""
+    """What values are cast to when they are written, where the database wants that."""
+    exact_type: str = ""
+    """What they are cast to when they are compared, with lengths and digits."""
+    is_nullable: bool = True
+    has_default: bool = False
+    is_generated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTable:
+    """A table as the target has it."""
+
+    name: str
+    columns: tuple[TargetColumn, ...]
+    keys: tuple[frozenset[str], ...]
+    """The columns of each unique constraint; those of the primary key first."""
+    references: frozenset[str] = frozenset()
+    """The tables that its foreign keys name."""
+    is_acted_on: bool = False
+    """Whether deleting one of its rows does something to rows of others, as ON DELETE CASCADE does, or is refused at
+    once."""
+
+    def column(self, name: str) -> TargetColumn | None:
+        """By its name; where no case fits, by any."""
+        exact = next((each for each in self.columns if each.name == name), None)
+        return exact or next((each for each in self.columns if each.name.casefold() == name.casefold()), None)
+
+
+def quoted(name: str) -> str:
+    """A name as SQL has it; one with a schema in two parts."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
+
+
+def column_quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+class Statements:
+    """The statements for one table. Rows are tuples in the order of `columns`, keys in that of `key`."""
+
+    def __init__(self, dialect: Dialect, table: str, columns: Sequence[TargetColumn], key: Sequence[int]) -> None:
+        """`key` are places among the columns; none in a table that only grows."""
+        self._key = tuple(key)
+        self._rest = tuple(at for at in range(len(columns)) if at not in self._key)
+        name = quoted(table)
+        names = [column_quoted(each.name) for each in columns]
+        marks = [_cast(dialect.mark, each.type) for each in columns]
+
+        def is_key(at: int) -> str:
+            return f"{names[at]} = {_cast(dialect.mark, columns[at].exact_type)}"
+
+        def is_same(at: int) -> str:
+            kind = columns[at].exact_type
+            if kind == "json":  # It cannot be compared.
+                return f"{names[at]}::jsonb {dialect.same} {dialect.mark}::jsonb"
+            return f"{names[at]} {dialect.same} {_cast(dialect.mark, kind)}"
+
+        listed = ", ".join(names)
+        where = " AND ".join(map(is_key, self._key))
+        # With nothing but a key there is nothing more to compare.
+        unchanged = " AND ".join([where, *map(is_same, self._rest)])
+        sets = ", ".join(f"{names[at]} = {marks[at]}" for at in self._rest)
+        excluded = ", ".join(f"{names[at]} = excluded.{names[at]}" for at in self._rest)
+        self._table, self._names, self._where = name, names, where
+        self.insert = f"INSERT INTO {name} ({listed}){dialect.overriding} VALUES ({', '.join(marks)})"
+        conflict = ", ".join(names[at] for at in self._key)
+        self.upsert = f"{self.insert} ON CONFLICT ({conflict}) DO " + (
+            f"UPDATE SET {excluded}" if excluded else "NOTHING"
+        )
+        self.update = f"UPDATE {name} SET {sets} WHERE {where}"
+        self.update_same = f"UPDATE {name} SET {sets} WHERE {unchanged}"
+        self.delete = f"DELETE FROM {name} WHERE {where}"
+        self.delete_same = f"DELETE FROM {name} WHERE {unchanged}"
+        self.select = f"SELECT {listed} FROM {name} WHERE {where}"
+        self.select_same = f"SELECT 1 FROM {name} WHERE {unchanged}"
+        self.clear = f"DELETE FROM {name}"
+        self.any = f"SELECT 1 FROM {name} LIMIT 1"
+
+    def park(self, columns: Sequence[int]) -> str:
+        """What makes columns of a row NULL for a while; its values are those of the key."""
+        sets = ", ".join(f"{self._names[at]} = NULL" for at in columns)
+        return f"UPDATE {self._table} SET {sets} WHERE {self._where}"
+
+    def key_of(self, row: Row) -> Row:
+        return tuple([row[at] for at in self._key])
+
+    def updates(self, key: Row, before: Row, after: Row) -> Row:
+        """The values of `update_same`."""
+        rest = self._rest
+        return (*[after[at] for at in rest], *key, *[before[at] for at in rest])
+
+    def update_only(self, key: Row, after: Row) -> Row:
+        """The values of `update`."""
+        return (*[after[at] for at in self._rest], *key)
+
+    def deletes(self, key: Row, before: Row) -> Row:
+        """The values of `delete_same` and `select_same`."""
+        return (*key, *[before[at] for at in self._rest])
+
+
+def _cast(mark: str, type: str) -> str:
+    return f"{mark}::{type}" if type else mark

@@ -1,0 +1,200 @@
+"""Types and values of Debezium's events: by the schema that an event carries, or by the values where it carries none.
+
+A value is what Kafka Connect's JSON converter makes of it: decimals and bytes in base64, days and microseconds as
+numbers, zoned timestamps as texts.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
+
+from tidegate.errors import SourceUnreadable
+
+Convert = Callable[[Any], Any]
+UNAVAILABLE: Final = "__debezium_unavailable_value"
+"""What stands for a large value that an update did not touch, and that PostgreSQL therefore did not send."""
+# Without a time zone: of a clock on a wall somewhere.
+_DAY_0: Final = date(1970, 1, 1)
+_TIME_0: Final = datetime(1970, 1, 1)
+_PRECISION_MAX: Final = 38
+
+
+class Field(NamedTuple):
+    """A column, and what makes a value of it."""
+
+    name: str
+    type: str
+    convert: Convert
+    is_nullable: bool = True
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _bytes(value: Any) -> bytes:
+    return base64.b64decode(value)
+
+
+def _decimal(scale: int) -> Convert:
+    def convert(value: Any) -> Decimal:
+        if isinstance(value, str):
+            try:
+                return Decimal(int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)).scaleb(
+                    -scale
+                )
+            except ValueError:
+                return Decimal(value)  # decimal.handling.mode=string
+        return Decimal(str(value))
+
+    return convert
+
+
+def _variable(value: Any) -> str:
+    """A decimal that brings its scale along."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    return str(_decimal(int(value["scale"]))(value["value"]))
+
+
+def _days(value: Any) -> date:
+    return _DAY_0 + timedelta(days=value)
+
+
+def _millis(value: Any) -> datetime:
+    return _TIME_0 + timedelta(milliseconds=value)
+
+
+def _micros(value: Any) -> datetime:
+    return _TIME_0 + timedelta(microseconds=value)
+
+
+def _zoned(value: Any) -> datetime:
+    found = datetime.fromisoformat(str(value))
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _json(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+_PLAIN: Final[dict[str, tuple[str, Convert]]] = {
+    "int8": ("TINYINT", _same),
+    "int16": ("SMALLINT", _same),
+    "int32": ("INT", _same),
+    "int64": ("BIGINT", _same),
+    "float": ("FLOAT", float),
+    "float32": ("FLOAT", float),
+    "double": ("DOUBLE", float),
+    "float64": ("DOUBLE", float),
+    "boolean": ("BOOLEAN", _same),
+    "string": ("STRING", _same),
+    "bytes": ("BINARY", _bytes),
+}
+_LOGICAL: Final[dict[str, tuple[str, Convert]]] = {
+    "io.debezium.time.Date": ("DATE", _days),
+    "org.apache.kafka.connect.data.Date": ("DATE", _days),
+    "io.debezium.time.Timestamp": ("TIMESTAMP_NTZ", _millis),
+    "org.apache.kafka.connect.data.Timestamp": ("TIMESTAMP_NTZ", _millis),
+    "io.debezium.time.MicroTimestamp": ("TIMESTAMP_NTZ", _micros),
+    "io.debezium.time.ZonedTimestamp": ("TIMESTAMP", _zoned),
+    "io.debezium.data.VariableScaleDecimal": ("STRING", _variable),
+    "org.apache.kafka.connect.data.Decimal": ("DECIMAL", _same),
+}
+_CHOSEN: Final[dict[str, Convert]] = {
+    "BIGINT": int,
+    "INT": int,
+    "DOUBLE": float,
+    "STRING": _json,
+    "BOOLEAN": _same,
+    "BINARY": _bytes,
+    "DATE": _days,
+    "TIMESTAMP": _zoned,
+    "TIMESTAMP_NTZ": _micros,
+}
+_DECIMAL: Final = re.compile(r"DECIMAL\((\d+),\s*(\d+)\)", re.IGNORECASE)
+
+
+def fields_of(schema: Sequence[Mapping[str, Any]]) -> list[Field]:
+    """The columns that an event's schema has for its rows."""
+    return [Field(str(each["field"]), *_typed(each), bool(each.get("optional", False))) for each in schema]
+
+
+def _typed(field: Mapping[str, Any]) -> tuple[str, Convert]:
+    name, type = field.get("name"), str(field.get("type"))
+    parameters = field.get("parameters") or {}
+    if name == "org.apache.kafka.connect.data.Decimal":
+        scale = int(parameters.get("scale", 0))
+        precision = int(parameters.get("connect.decimal.precision", _PRECISION_MAX))
+        return f"DECIMAL({min(max(precision, scale, 1), _PRECISION_MAX)}, {scale})", _decimal(scale)
+    if name in _LOGICAL:
+        return _LOGICAL[name]
+    if type == "array":
+        inner, convert = _typed(field.get("items") or {"type": "string"})
+        return f"ARRAY<{inner}>", lambda values: [None if each is None else convert(each) for each in values]
+    return _PLAIN.get(type, ("STRING", _json))
+
+
+def field_as(name: str, type: str) -> Field:
+    """A column of a type that is known from before, or chosen. Raises: `SourceUnreadable` for one that there is not."""
+    found = _DECIMAL.fullmatch(type)
+    if found:
+        return Field(name, type, _decimal(int(found[2])))
+    if type.upper().startswith("ARRAY<"):
+        inner = field_as(name, type[6:-1]).convert
+        return Field(name, type, lambda values: [None if each is None else inner(each) for each in values])
+    convert = _CHOSEN.get(type.upper()) or next(
+        (each for plain, each in _PLAIN.values() if plain == type.upper()), None
+    )
+    if convert is None:
+        raise SourceUnreadable(f"column {name!r}: values of events are no {type}")
+    return Field(name, type.upper(), convert)
+
+
+def fields_by_values(rows: Iterable[Mapping[str, Any]]) -> list[Field]:
+    """Columns by what some rows have in them, where events bring no schema."""
+    kinds: dict[str, set[type]] = {}
+    for row in rows:
+        for name, value in row.items():
+            found = kinds.setdefault(name, set())
+            if value is not None:
+                found.add(type(value))
+    return [field_as(name, _guess(found)) for name, found in kinds.items()]
+
+
+def _guess(kinds: set[type]) -> str:
+    if kinds == {bool}:
+        return "BOOLEAN"
+    if kinds == {int}:
+        return "BIGINT"
+    return "DOUBLE" if kinds in ({float}, {int, float}) else "STRING"
+
+
+def row_of(table: str, fields: Sequence[Field], image: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A row. Raises: `SourceUnreadable` for a value that is none of its column, or was not sent."""
+    found: list[Any] = []
+    for name, type, convert, _ in fields:
+        value = image.get(name)
+        if value is None:
+            found.append(None)
+            continue
+        if value == UNAVAILABLE:
+            raise SourceUnreadable(
+                f"table {table!r}, column {name!r}: a large value that was not changed was not sent;"
+                f" ALTER TABLE {table} REPLICA IDENTITY FULL, and take a new snapshot: restart=True, or --restart"
+            )
+        try:
+            found.append(convert(value))
+        except (ValueError, TypeError, KeyError, ArithmeticError) as error:
+            said = repr(value)[:60]
+            raise SourceUnreadable(
+                f'table {table!r}, column {name!r}: {said} is no {type}; choose its type: types={{"{table}.{name}":'
+                f' "STRING"}}'
+            ) from error
+    return tuple(found)

@@ -1,0 +1,277 @@
+"""Applying to a real PostgreSQL server: the suite of all targets, and what is PostgreSQL's alone."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from apply_rig import Rig
+from apply_suite import *  # noqa: F403
+from helpers import eventually
+from pg_server import Server
+from tidegate.capture.target import ApplyConflict, identity_of
+from tidegate.errors import Unavailable
+
+
+@pytest.fixture
+def rig(postgres: Server, pg_database: str, tmp_path: Path) -> Iterator[Rig]:
+    found = Rig(tmp_path / "here.tide", postgres.url(pg_database), postgres.connect(pg_database), "postgresql")
+    yield found
+    found.close()
+    # A server has room for as many origins as for slots, and those of other tests' databases stay.
+    with postgres.connect("postgres") as connection:
+        drop = "SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin WHERE roname LIKE 'tidegate:%'"
+        eventually(lambda: _is_done(connection, drop))
+
+
+def _is_done(connection: psycopg.Connection[Any], sql: str) -> bool:
+    try:
+        connection.execute(sql)  # type: ignore[arg-type,unused-ignore]
+    except psycopg.errors.ObjectInUse:
+        return False  # A session that is ending.
+    return True
+
+
+# -- values ----------------------------------------------------------------------------------------------------------
+
+TYPES = (
+    "CREATE TABLE all_types (id BIGINT PRIMARY KEY, flag BOOLEAN, tiny TINYINT, small SMALLINT, mid INT, f FLOAT,"
+    " d DOUBLE, s STRING, b BINARY, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, n DECIMAL(38, 10),"
+    " list ARRAY<STRING>, numbers ARRAY<BIGINT>, pair STRUCT<a: INT, b: DECIMAL(4, 2)>, named MAP<STRING, BIGINT>)"
+)
+FULL = {
+    "id": -(2**63),
+    "flag": True,
+    "tiny": -128,
+    "small": 32767,
+    "mid": -(2**31),
+    "f": 0.5,
+    "d": math.inf,
+    "s": "ü'\"\n☃%s",
+    "b": b"\x00\xff",
+    "day": date(2024, 2, 29),
+    "at": datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC),
+    "local": datetime(1999, 12, 31, 23, 59, 59),
+    "n": Decimal("12345678901234567890.0000000001"),
+    "list": ["a", None, "ü"],
+    "numbers": [1, 2**62],
+    "pair": {"a": 1, "b": Decimal("0.10")},
+    "named": {"x": 1, "y": None},
+}
+
+
+def test_values_of_every_type_arrive_and_are_compared(rig: Rig) -> None:
+    """Values for all types both ways: as they are written, and as the rows before a change."""
+    rig.db.sql(TYPES)
+    empty = dict.fromkeys(FULL) | {"id": 1}
+    rig.db.insert("all_types", [FULL, empty])
+    rig.apply()
+    (full,) = rig.there(f"SELECT * FROM all_types WHERE id = {FULL['id']}")
+    assert dict(zip(FULL, full, strict=True)) == FULL | {"pair": {"a": 1, "b": "0.10"}}
+    rig.db.upsert("all_types", [FULL | {"d": math.nan, "s": "changed"}, empty | {"numbers": []}])
+    rig.apply()
+    rig.db.upsert("all_types", [FULL, empty])
+    rig.apply()
+    rig.db.delete("all_types", [FULL["id"], 1])
+    rig.apply()
+    assert rig.there("all_types") == []
+
+
+def test_a_table_may_have_postgresqls_own_types(rig: Rig) -> None:
+    """What is text or a number here fits what it is there; lengths are checked, never cut."""
+    rig.db.sql(
+        "CREATE TABLE own (id INT PRIMARY KEY, u STRING, c STRING, v STRING, mood STRING, j STRING, n DECIMAL(9, 4),"
+        " t TIMESTAMP, e STRING)"
+    )
+    rig.at_target(
+        "CREATE TYPE mood AS ENUM ('glad', 'sad')",
+        "CREATE TABLE own (id INT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, u UUID, c CHAR(3), v VARCHAR(3), mood mood,"
+        " j JSON, n NUMERIC(9, 2), t TIMESTAMP(3), e INET, twice INT GENERATED ALWAYS AS (id * 2) STORED)",
+    )
+    moment = datetime(2026, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)
+    row = (
+        7,
+        "00000000-0000-0000-0000-000000000007",
+        "ab",
+        "abc",
+        "glad",
+        '{"a": 1}',
+        Decimal("1.2345"),
+        moment,
+        "10.0.0.1",
+    )
+    rig.db.insert("own", [row])
+    rig.apply()
+    rig.db.upsert("own", [(*row[:4], "sad", *row[5:])])
+    rig.apply()
+    found = "SELECT id, u::text, v, mood::text, n, twice FROM own"
+    assert rig.there(found) == [(7, row[1], "abc", "sad", Decimal("1.23"), 14)]
+    rig.db.upsert("own", [(8, None, None, "too long", None, None, None, None, None)])
+    with pytest.raises(ApplyConflict, match=r"id = 8.*too long for type character varying"):
+        rig.apply()
+    assert rig.there("SELECT id FROM own") == [(7,)]
+
+
+def test_what_has_a_schema_is_found_by_it(rig: Rig) -> None:
+    """PostgreSQL looks for a plain name where its search path says."""
+    rig.at_target("CREATE SCHEMA shop", "CREATE TABLE shop.t (id BIGINT PRIMARY KEY)")
+    rig.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY)")
+    rig.db.insert("t", [(1,)])
+    rig.db.apply("t", rig.url + "&options=-csearch_path%3Dshop")
+    assert rig.there("shop.t") == [(1,)]
+
+
+# -- constraints -----------------------------------------------------------------------------------------------------
+
+
+def test_constraints_that_may_be_deferred_are(rig: Rig) -> None:
+    """Two tables that refer to each other, and a unique column whose values are exchanged."""
+    rig.db.sql("CREATE TABLE a (id BIGINT PRIMARY KEY, b BIGINT)")
+    rig.db.sql("CREATE TABLE b (id BIGINT PRIMARY KEY, a BIGINT, mark BIGINT)")
+    rig.at_target(
+        "CREATE TABLE a (id BIGINT PRIMARY KEY, b BIGINT NOT NULL)",
+        "CREATE TABLE b (id BIGINT PRIMARY KEY, a BIGINT NOT NULL REFERENCES a DEFERRABLE,"
+        " mark BIGINT UNIQUE DEFERRABLE)",
+        "ALTER TABLE a ADD FOREIGN KEY (b) REFERENCES b DEFERRABLE",
+    )
+    for policy in ("stop", "overwrite"):
+        with rig.db.transaction() as txn:
+            txn.upsert("a", [(1, 10), (2, 20)])
+            txn.upsert("b", [(10, 1, 5), (20, 2, 6)])
+        rig.apply(policy=policy)
+        with rig.db.transaction() as txn:
+            txn.upsert("b", [(10, 1, 6), (20, 2, 5)])
+        rig.apply(policy=policy)
+        assert rig.equal()
+        with rig.db.transaction() as txn:
+            txn.delete("a", [1, 2])
+            txn.delete("b", [10, 20])
+        rig.apply(policy=policy)
+        assert rig.equal() and rig.there("a") == []
+
+
+# -- what can be wrong -----------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_password_is_said_without_showing_it(postgres: Server, rig: Rig, pg_database: str) -> None:
+    rig.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY)")
+    rig.at_target("DROP ROLE IF EXISTS secret_ann", "CREATE ROLE secret_ann LOGIN SUPERUSER PASSWORD 'right'")
+    with pytest.raises(Unavailable, match="check user and password") as raised:
+        rig.db.apply("t", postgres.url(pg_database, user="secret_ann", password="wrong-one"))
+    assert "wrong-one" not in str(raised.value) and "secret_ann" in str(raised.value)
+    rig.db.apply("t", postgres.url(pg_database, user="secret_ann", password="right"))
+    assert rig.equal()
+
+
+def test_a_role_that_may_not_write_is_told_so(postgres: Server, rig: Rig, pg_database: str) -> None:
+    """It needs no right beyond writing: not that to use replication origins."""
+    rig.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY)")
+    rig.apply()
+    rig.db.insert("t", [(1,)])
+    rig.at_target("DROP ROLE IF EXISTS plain", "CREATE ROLE plain LOGIN", "GRANT ALL ON tidegate_applied TO plain")
+    url = postgres.url(pg_database, user="plain")
+    with pytest.raises(Unavailable, match=r"permission denied for table t.*give the role the right"):
+        rig.db.apply("t", url)
+    rig.at_target("GRANT INSERT, SELECT, UPDATE, DELETE ON t TO plain")
+    assert rig.db.apply("t", url).transactions == 1
+    assert rig.equal()
+    rig.at_target("DROP OWNED BY plain", "DROP ROLE plain")
+
+
+def test_a_database_that_is_not_there_is_named(postgres: Server, rig: Rig) -> None:
+    rig.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY)")
+    with pytest.raises(Unavailable, match="none_such"):
+        rig.db.apply("t", postgres.url("none_such"))
+    with pytest.raises(Unavailable, match=r"cannot be reached.*check that it runs"):
+        rig.db.apply("t", "postgresql://me:secret@127.0.0.1:1/shop")
+
+
+def test_a_server_that_dies_and_comes_back_has_every_transaction_once(tmp_path: Path) -> None:
+    """A dead target: who follows tries again, and goes on from what the target says; nothing is missing or twice."""
+    server = Server()
+    try:
+        name = server.new_database()
+        look = server.connect(name)
+        rig = Rig(tmp_path / "here.tide", server.url(name), look, "postgresql")
+        rig.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, n BIGINT)")
+        rig.db.sql("CREATE TABLE events (n BIGINT)")  # Without a key, what comes twice is there twice.
+        with rig.apply(follow=True, chunk_rows=5) as following:
+            for number in range(300):
+                with rig.db.transaction() as txn:
+                    txn.upsert("t", [(number % 7, number)])
+                    txn.insert("events", [(number,)])
+                if number in (60, 180):
+                    server.stop_process(signal.SIGQUIT)
+                    server.start()
+            assert txn.commit_timestamp is not None
+            following.wait_for(txn.commit_timestamp, 60)
+        look.close()
+        rig._look = server.connect(name)
+        assert rig.equal()
+        assert rig.there("events") == [(number,) for number in range(300)]
+        rig.close()
+    finally:
+        server.stop()
+
+
+# -- whose it is -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_written_carries_its_origin_in_the_servers_log(rig: Rig) -> None:
+    """A capture of the same database sees, by pgoutput's Origin message, who wrote a transaction."""
+    rig.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY)")
+    rig.apply()
+    rig.at_target(
+        "CREATE PUBLICATION everything FOR ALL TABLES",
+        "SELECT pg_create_logical_replication_slot('origins', 'pgoutput')",
+    )
+    rig.db.insert("t", [(1,)])
+    rig.apply()
+    rig.at_target("SET synchronous_commit = on", "INSERT INTO t VALUES (2)")  # Only what is flushed is decoded.
+    messages = [
+        bytes(each)
+        for (each,) in rig._look.execute(
+            "SELECT data FROM pg_logical_slot_get_binary_changes('origins', NULL, NULL, 'proto_version', '1',"
+            " 'publication_names', 'everything')"
+        ).fetchall()
+    ]
+    kinds = "".join(chr(each[0]) for each in messages)
+    assert kinds.count("B") == 2 and kinds.count("O") == 1
+    assert kinds.index("O") < kinds.index("C") < kinds.rindex("B")
+    origin = next(each for each in messages if each[:1] == b"O")
+    assert origin[9:].rstrip(b"\0").decode() == f"tidegate:{rig.db.id.hex()}"
+
+
+def test_a_database_is_known_whichever_way_it_is_reached(postgres: Server, rig: Rig, pg_database: str) -> None:
+    found = identity_of(rig.url)
+    assert found == identity_of(postgres.url(pg_database, application_name="other"))
+    assert found.startswith("postgresql:") and found.endswith(f"/{pg_database}")
+    assert found != identity_of(postgres.url("postgres"))
+
+
+def test_two_databases_that_follow_each_other_do_not_go_round_in_a_circle(rig: Rig) -> None:
+    """Capture and apply with one server: what came from it does not go back, and what we applied does not come back."""
+    rig.at_target("CREATE TABLE t (id BIGINT PRIMARY KEY, n BIGINT)", "INSERT INTO t VALUES (1, 1)")
+    capture = rig.db.capture(rig.url, tables=["t"])
+    assert rig.apply("t").done.copied == 0
+    rig.at_target("UPDATE t SET n = 2 WHERE id = 1", "SET synchronous_commit = on", "INSERT INTO t VALUES (2, 2)")
+    capture.catch_up(30)
+    rig.db.upsert("t", [(3, 3)])
+    done = rig.apply("t")
+    assert (done.done.left_out, done.transactions, done.done.conflicts) == (2, 1, 0)
+    assert rig.equal("t") and len(rig.here("t")) == 3
+    taken = rig.here("capture_transactions")
+    rig.at_target("INSERT INTO t VALUES (4, 4)")
+    capture.catch_up(30)
+    assert len(rig.here("capture_transactions")) == len(taken) + 1
+    assert rig.apply("t").transactions == 0
+    assert rig.equal("t")
+    capture.stop()

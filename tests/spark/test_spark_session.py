@@ -1,0 +1,22 @@
+"""A session of Spark that lives for months keeps little of what it has run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from helpers import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUERIES = 160
+KEPT_MAX = 60
+"""Spark's fifty, and those that it has not cleaned away yet."""
+
+
+def test_what_has_run_is_not_kept_for_ever(spark: SparkSession) -> None:
+    """By default the plans of a thousand queries stay in memory, which is more than a small heap has."""
+    store = spark._jsparkSession.sharedState().statusStore()
+    for number in range(QUERIES):
+        spark.sql(f"SELECT {number} AS n").collect()
+    eventually(lambda: 0 < store.executionsCount() <= KEPT_MAX, 20)
