@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 import random
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -48,6 +49,15 @@ def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
 
 def cut_of(db: Database, table: str = "t", **options: str) -> TableCut:
     return find_cut({"path": str(db.path), "table": table, **options})
+
+
+def later_than_the_opening(db: Database) -> None:
+    """A bound that reaches back to the opening counts all of that millisecond to it, see `OwnerTime`."""
+    opened = db.engine.log.allocate(1).physical_ms
+    deadline = time.monotonic() + FLUSH_S
+    while db.engine.log.allocate(1).physical_ms == opened:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def rows(cut: TableCut, part_bytes: int = 1, where: str | None = None) -> list[dict[str, Any]]:
@@ -252,6 +262,7 @@ def test_cuts_are_named_by_levels_times_checkpoints_and_sessions(db: Database) -
     db.flush(FLUSH_S)
     first = db.engine.pipeline.store.pointer()
     session = db.session()
+    later_than_the_opening(db)
     late = session.insert("t", [{"id": 2}]).timestamp
 
     def ids(**options: str) -> int:

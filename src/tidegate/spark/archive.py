@@ -19,8 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from threading import Thread
-from typing import IO, Final
+from threading import Event, Thread
+from typing import Final
 
 from tidegate.errors import TidegateError
 from tidegate.spark.home import spark_home
@@ -32,6 +32,8 @@ _FREE_BYTES: Final = 2 << 30
 """With less room on the disk none is made."""
 _DUMP_S: Final = 600.0
 _NICE: Final = 19
+_LEASE: Final = 0
+"""Standard input: it ends when whoever started this one does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,8 @@ def _dump(target: Path, java: str, classes: str, class_path: str) -> int:
         *(f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={staged}", "-cp", class_path),
     ]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    Thread(target=_end_with_parent, args=(sys.stdin, process, staged), name="lease", daemon=True).start()
+    orphaned = Event()
+    Thread(target=_kill_with_parent, args=(process, orphaned), name="lease", daemon=True).start()
     try:
         code = process.wait(_DUMP_S)
     except subprocess.TimeoutExpired:
@@ -121,7 +124,7 @@ def _dump(target: Path, java: str, classes: str, class_path: str) -> int:
         code = 1
     if code or not staged.is_file():
         staged.unlink(missing_ok=True)
-        return 1
+        return 3 if orphaned.is_set() else 1
     with staged.open("rb") as file:
         os.fsync(file.fileno())
     staged.replace(target)
@@ -131,11 +134,11 @@ def _dump(target: Path, java: str, classes: str, class_path: str) -> int:
     return 0
 
 
-def _end_with_parent(lease: IO[str], process: subprocess.Popen[bytes], staged: Path) -> None:
-    lease.read()
+def _kill_with_parent(process: subprocess.Popen[bytes], orphaned: Event) -> None:
+    while os.read(_LEASE, 1024):  # Not through sys.stdin, whose lock the interpreter wants when it ends.
+        pass
+    orphaned.set()
     process.kill()
-    staged.unlink(missing_ok=True)
-    os._exit(3)
 
 
 def _key(*facts: str) -> str:
