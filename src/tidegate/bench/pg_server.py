@@ -62,7 +62,8 @@ os.execv(sys.argv[3], sys.argv[3:])
 class Server:
     """A running server. Users: `postgres`, who may do all without a password; others that tests create.
 
-    A user whose name begins with `secret` must have a password to log in.
+    A user whose name begins with `secret` must have a password to log in. For a client that knows no sockets, say
+    `listen_addresses="127.0.0.1"` and a free `port`.
     """
 
     def __init__(self, **settings: str) -> None:
@@ -167,6 +168,8 @@ class Server:
     def url(self, database: str, *, user: str = "postgres", password: str = "", **options: str) -> str:
         """What a client, or `db.capture`, connects to."""
         secret = f":{quote(password)}" if password else ""
+        if "port" in self._settings:
+            options = {"port": self._settings["port"]} | options
         more = "".join(f"&{name}={quote(value, safe='')}" for name, value in options.items())
         return f"postgresql://{user}{secret}@/{database}?host={quote(str(self.folder), safe='')}{more}"
 

@@ -190,7 +190,7 @@ class DebeziumSource(Source):
             offset = 0
             while offset < end:
                 found: dict[str, list[tuple[Any, ...]]] = {}
-                for _ in range(PAGE // TURN):
+                for _ in range(max(PAGE // TURN, 1)):
                     read = self._events.read(part, offset, TURN)
                     for at, record, behind in read:
                         if at >= end:
@@ -356,16 +356,21 @@ class DebeziumSource(Source):
                 yield SourceTransaction(txn, self._position(), self._changes(places), time_us, origin)
 
     def _changes(self, places: Sequence[Place]) -> Iterator[Change]:
-        for begin in range(0, len(places), PAGE):
-            found: list[Change] = []
-            fold = Fold(found)
-            for place in places[begin : begin + PAGE]:
-                record = self._cache.pop(place, None) or self._events.fetch(place)
-                event = event_of(record.value)
-                if isinstance(event, Changed):
-                    self._change(fold, record, event)
-            fold.flush()
-            yield from found
+        found: list[Change] = []
+        fold, count = Fold(found), 0
+        for place in places:
+            record = self._cache.pop(place, None) or self._events.fetch(place)
+            event = event_of(record.value)
+            if isinstance(event, Changed):
+                self._change(fold, record, event)
+            count += 1
+            if count >= PAGE and not fold.is_moving:
+                fold.flush()
+                yield from found
+                found.clear()
+                count = 0
+        fold.flush()
+        yield from found
 
     def _change(self, fold: Fold, record: Record, event: Changed) -> None:
         name = name_of(event.table)
@@ -384,16 +389,33 @@ class DebeziumSource(Source):
         elif self._is_reshaped(table, record, event):
             fold.flush()
             fold.found.append(Reshaped(table.table))
+        was = None
+        if event.op == "delete" or (event.op == "update" and event.before):
+            was = self._key_before(table, record, event)
+        if event.op == "delete":
+            fold.gone(table, was or ())
+            return
+        if event.after is None:
+            raise SourceUnreadable(f"{event.op} of table {name!r} has no row: transaction {event.txn}")
+        unsent: list[str] = []
+        row, key = row_of(name, table.fields, event.after, unsent), table.key_of(event.after)
+        if unsent and (was is not None or event.op == "update"):
+            fold.patched(table, was or key, key, row, unsent)
+        elif unsent and (moved := fold.deleted_last(table)) is not None:
+            fold.patched(table, moved, key, row, unsent)
+        elif unsent:
+            row_of(name, table.fields, event.after)  # Raises.
+        else:
+            if was is not None:
+                fold.gone(table, was)
+            fold.came(table, key, row)
+
+    def _key_before(self, table: EventTable, record: Record, event: Changed) -> tuple[Any, ...]:
         before = event.before
-        if event.op in ("delete", "update") and (before or event.op == "delete"):
-            image = before if before and all(before.get(each) is not None for each in table.key) else record.key
-            if image is None:
-                raise SourceUnreadable(f"a delete of table {name!r} has no key: write records with their keys")
-            fold.gone(table, table.key_of(image))
-        if event.op != "delete":
-            if event.after is None:
-                raise SourceUnreadable(f"{event.op} of table {name!r} has no row: transaction {event.txn}")
-            fold.came(table, table.key_of(event.after), row_of(name, table.fields, event.after))
+        image = before if before and all(before.get(each) is not None for each in table.key) else record.key
+        if image is None:
+            raise SourceUnreadable(f"a delete of table {table.name!r} has no key: write records with their keys")
+        return table.key_of(image)
 
     def _is_reshaped(self, table: EventTable, record: Record, event: Changed) -> bool:
         """Whether an event has other columns than those that are known, which are then known."""

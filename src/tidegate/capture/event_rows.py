@@ -1,4 +1,8 @@
-"""Rows of tables out of Debezium's events: what a table is by its events, and `Fold`: the last change of each key."""
+"""Rows of tables out of Debezium's events: what a table is by its events, and `Fold`: the last change of each key.
+
+An update does not send large values that it leaves alone. They are in the row that it changes; where it changes the
+key, which Debezium tells as a delete and an insert behind it, in the row that was deleted last.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidegate.capture.event_files import Record
-from tidegate.capture.source import Change, Column, Rows, SourceTable
+from tidegate.capture.source import Change, Column, Patch, Rows, SourceTable
 from tidegate.cdc.debezium import Changed
 from tidegate.cdc.debezium_types import Field, row_of
 
@@ -41,12 +45,47 @@ class Fold:
     def __init__(self, found: list[Change]) -> None:
         self.found = found
         self._rows: dict[str, tuple[EventTable, dict[tuple[Any, ...], tuple[Any, ...] | None]]] = {}
+        self._moving: tuple[str, tuple[Any, ...], tuple[Any, ...] | None] | None = None
+        """Table and key of what was deleted last, and the row that came in here before that."""
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether the next change may need the row that the last one deleted."""
+        return self._moving is not None
 
     def came(self, table: EventTable, key: tuple[Any, ...], row: tuple[Any, ...]) -> None:
-        self._rows.setdefault(table.name, (table, {}))[1][key] = row
+        self._moving = None
+        self._of(table)[key] = row
 
     def gone(self, table: EventTable, key: tuple[Any, ...]) -> None:
-        self._rows.setdefault(table.name, (table, {}))[1][key] = None
+        rows = self._of(table)
+        self._moving = table.name, key, rows.get(key)
+        rows[key] = None
+
+    def deleted_last(self, table: EventTable) -> tuple[Any, ...] | None:
+        """The key of the row of this table that the last change deleted, if it did."""
+        return self._moving[1] if self._moving is not None and self._moving[0] == table.name else None
+
+    def patched(
+        self,
+        table: EventTable,
+        was: tuple[Any, ...],
+        key: tuple[Any, ...],
+        row: tuple[Any, ...],
+        absent: Sequence[str],
+    ) -> None:
+        """A row comes without values that are in the row with the key `was`, which goes if that is another one."""
+        if self.deleted_last(table) == was and self._moving is not None:  # It must still be there to be read.
+            rows, before = self._of(table), self._moving[2]
+            if before is None:
+                del rows[was]
+            else:
+                rows[was] = before
+        self.flush()
+        self.found.append(Patch(table.name, [was], [row], [tuple(absent)]))
+        if was != key:
+            self.gone(table, was)
+        self._moving = None
 
     def flush(self) -> None:
         for name, (_, rows) in self._rows.items():
@@ -57,6 +96,10 @@ class Fold:
             if came:
                 self.found.append(Rows(name, came))
         self._rows.clear()
+        self._moving = None
+
+    def _of(self, table: EventTable) -> dict[tuple[Any, ...], tuple[Any, ...] | None]:
+        return self._rows.setdefault(table.name, (table, {}))[1]
 
 
 def name_of(table: str) -> str:

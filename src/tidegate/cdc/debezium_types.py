@@ -11,18 +11,23 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, Final, NamedTuple
 
 from tidegate.errors import SourceUnreadable
 
 Convert = Callable[[Any], Any]
-UNAVAILABLE: Final = "__debezium_unavailable_value"
-"""What stands for a large value that an update did not touch, and that PostgreSQL therefore did not send."""
+UNSENT: Final = "__debezium_unavailable_value"
+"""What stands for a large value that an update did not touch, and that PostgreSQL therefore did not log."""
+_UNSENT_TEXTS: Final = frozenset((UNSENT, base64.b64encode(UNSENT.encode()).decode()))
+_UNSENT_LISTS: Final = ([UNSENT], list(UNSENT.encode()), ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"])
+"""In arrays of texts; of numbers, dates and the like; of UUIDs, where it is the name's UUID of version 3."""
 # Without a time zone: of a clock on a wall somewhere.
 _DAY_0: Final = date(1970, 1, 1)
 _TIME_0: Final = datetime(1970, 1, 1)
 _PRECISION_MAX: Final = 38
+_EXACT: Final = Context(prec=150_000)
+"""More digits than a number of PostgreSQL has: nothing is rounded."""
 
 
 class Field(NamedTuple):
@@ -46,9 +51,8 @@ def _decimal(scale: int) -> Convert:
     def convert(value: Any) -> Decimal:
         if isinstance(value, str):
             try:
-                return Decimal(int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)).scaleb(
-                    -scale
-                )
+                unscaled = int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)
+                return Decimal(unscaled).scaleb(-scale, _EXACT)
             except ValueError:
                 return Decimal(value)  # decimal.handling.mode=string
         return Decimal(str(value))
@@ -176,15 +180,29 @@ def _guess(kinds: set[type]) -> str:
     return "DOUBLE" if kinds in ({float}, {int, float}) else "STRING"
 
 
-def row_of(table: str, fields: Sequence[Field], image: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A row. Raises: `SourceUnreadable` for a value that is none of its column, or was not sent."""
+def is_unsent(value: Any) -> bool:
+    """Whether it only stands for a value that was not sent."""
+    return value in _UNSENT_TEXTS if type(value) is str else type(value) is list and value in _UNSENT_LISTS
+
+
+def row_of(
+    table: str, fields: Sequence[Field], image: Mapping[str, Any], unsent: list[str] | None = None
+) -> tuple[Any, ...]:
+    """A row. Columns whose values were not sent are None, and added to `unsent`.
+
+    Raises: `SourceUnreadable` for a value that is none of its column, or was not sent though it must be there.
+    """
     found: list[Any] = []
     for name, type, convert, _ in fields:
         value = image.get(name)
         if value is None:
             found.append(None)
             continue
-        if value == UNAVAILABLE:
+        if is_unsent(value):
+            if unsent is not None:
+                unsent.append(name)
+                found.append(None)
+                continue
             raise SourceUnreadable(
                 f"table {table!r}, column {name!r}: a large value that was not changed was not sent;"
                 f" ALTER TABLE {table} REPLICA IDENTITY FULL, and take a new snapshot: restart=True, or --restart"

@@ -1,7 +1,7 @@
-"""Events as Debezium 3.6.3 sends them for PostgreSQL (capture.md section 5), and one history of a shop as they arrive.
+"""Events made as Debezium 3.6.3 sends them for PostgreSQL (capture.md section 5), and one history of a shop.
 
-`debezium_history.jsonl` is that history, a record a line, in the order in which an engine with batches of four hands
-them over: transactions are cut by batches, and the topics do not keep step.
+Made, so that a test can have what it wants; what a real engine sent is in `tests/debezium`. `debezium_history.jsonl` is
+that history, a record a line, in an order in which consumers may see them: the topics do not keep step.
 """
 
 from __future__ import annotations

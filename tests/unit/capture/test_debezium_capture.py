@@ -1,6 +1,6 @@
 """Debezium's events captured into a database, from files and from a topic (capture.md section 5; issue 7).
 
-The side by side: applied as they come, the recorded events show torn transactions; through a capture they never do.
+The events are made; those of a real engine are in `test_debezium_recorded.py`.
 """
 
 from __future__ import annotations

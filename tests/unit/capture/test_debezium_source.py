@@ -11,11 +11,11 @@ from debezium_events import HISTORY, STRUCTS, Connector, after, by_topic, histor
 from source_model import Model, captured, everything
 
 from tidegate.capture.debezium_source import DebeziumSource
-from tidegate.capture.source import Reshaped, Rows, Truncated
+from tidegate.capture.source import Patch, Reshaped, Rows, Truncated
 from tidegate.errors import InvalidArgument, NotFound, SourceGone, SourceUnreadable, Unavailable
 
 
-def recorded():
+def arrived():
     return [json.loads(line) for line in HISTORY.read_text().splitlines()]
 
 
@@ -25,8 +25,8 @@ def tables(model):
     return orders, {row["id"]: (row["order_id"], row["what"]) for row in model.rows["items"].values()}
 
 
-def test_the_recorded_history_is_what_it_says():
-    assert recorded() == history()
+def test_the_history_in_the_file_is_what_it_says():
+    assert arrived() == history()
 
 
 def test_every_transaction_of_the_history_comes_once_and_whole():
@@ -47,7 +47,7 @@ def test_every_transaction_of_the_history_comes_once_and_whole():
 def test_applied_batch_by_batch_the_history_shows_torn_transactions():
     """The engine's own batches of 4, applied as they come, show orders without their items: the fixture does cut."""
     orders, items, is_torn = {}, {}, False
-    records = recorded()[2:]
+    records = arrived()[2:]
     for begin in range(0, len(records), 4):
         for record in records[begin : begin + 4]:
             if record["value"] is None or "transaction" in record["topic"]:
@@ -68,7 +68,7 @@ def test_applied_batch_by_batch_the_history_shows_torn_transactions():
 def test_batches_cut_transactions_and_none_is_ever_seen_in_part(tmp_path, step):
     """Engine batches of 4, and of other sizes: after each of them only whole transactions were taken."""
     path = tmp_path / "events.jsonl"
-    records = recorded()
+    records = arrived()
     write(path, records[:2])
     source = DebeziumSource(str(path))
     model = captured(source)
@@ -84,7 +84,7 @@ def test_batches_cut_transactions_and_none_is_ever_seen_in_part(tmp_path, step):
 @pytest.mark.parametrize("first", ["shop.transaction", "shop.public.items", "shop.public.orders"])
 def test_topics_that_do_not_keep_step_are_waited_for(tmp_path, first):
     """A topic is a file; one arrives as a whole before the others have anything but their snapshot."""
-    topics = by_topic(recorded())
+    topics = by_topic(arrived())
     for name, records in topics.items():
         write(tmp_path / f"{name}.jsonl", records[:1] if "public" in name else [])
     source = DebeziumSource(str(tmp_path))
@@ -103,7 +103,7 @@ def test_topics_that_do_not_keep_step_are_waited_for(tmp_path, first):
 @pytest.mark.parametrize("is_split", [False, True])
 def test_from_every_position_what_follows_comes_once(tmp_path, is_split):
     """A capture that stops anywhere neither loses nor repeats: also 732, which the connector sends again afterwards."""
-    records = recorded()
+    records = arrived()
     path = tmp_path if is_split else tmp_path / "events.jsonl"
 
     def add(record):
@@ -273,12 +273,39 @@ def test_a_truncate_stands_where_it_stood(tmp_path):
     assert changes == [Rows("items", [(2, 1, "b")]), Truncated("items"), Rows("items", [(3, 1, "c")])]
 
 
-def test_a_large_value_that_was_not_sent_is_no_value(tmp_path):
-    """TOAST: the placeholder of a column that an update did not touch must not become the column's value."""
+UNSENT = "__debezium_unavailable_value"
+
+
+def test_a_large_value_that_was_not_sent_is_taken_from_the_row_that_has_it(tmp_path):
+    """TOAST: the row of the same key; where the key changes, the one deleted just before. Real events: see
+    `test_debezium_recorded.py`."""
     c = Connector()
     path = tmp_path / "events.jsonl"
     write(path, [c.snapshot("items", item(1, 1, "a"), "last"), c.begin(1)])
-    write(path, [c.change(1, "u", "items", after=item(1, 2, "__debezium_unavailable_value")), c.end(1)])
+    write(path, [c.change(1, "u", "items", after=item(1, 2, UNSENT)), c.change(1, "c", "items", after=item(5, 1, "b"))])
+    write(path, [c.change(1, "d", "items", before=item(5, None, None)), c.tombstone("items", 5)])
+    write(path, [c.change(1, "c", "items", after=item(6, 1, UNSENT)), c.end(1)])
+    source = DebeziumSource(str(path))
+    captured(source)
+    ((_, changes),) = everything(source)
+    assert changes == [
+        Patch("items", [(1,)], [(1, 2, None)], [("what",)]),
+        Rows("items", [(5, 1, "b")]),
+        Patch("items", [(5,)], [(6, 1, None)], [("what",)]),
+        Rows("items", [(5,)], is_delete=True),
+    ]
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_a_value_that_was_not_sent_and_is_nowhere_is_refused(tmp_path, between):
+    """It must not become the column's value: an insert that no delete of its table stands right before."""
+    c = Connector()
+    path = tmp_path / "events.jsonl"
+    write(path, [c.snapshot("items", item(1, 1, "a"), "last"), c.begin(1)])
+    if between:
+        write(path, [c.change(1, "d", "items", before=item(1, None, None))])
+        write(path, [c.change(1, "c", "items", after=item(3, 1, "c"))])
+    write(path, [c.change(1, "c", "items", after=item(2, 2, UNSENT)), c.end(1)])
     source = DebeziumSource(str(path))
     captured(source)
     with pytest.raises(SourceUnreadable, match="REPLICA IDENTITY FULL"):
@@ -309,7 +336,7 @@ def test_a_snapshot_that_the_connector_is_not_through_with_is_not_taken(tmp_path
 
 def test_a_file_that_was_cut_off_or_replaced_is_noticed(tmp_path):
     path = tmp_path / "events.jsonl"
-    write(path, recorded())
+    write(path, arrived())
     source = DebeziumSource(str(path))
     model = captured(source)
     for each in source.transactions(0):
