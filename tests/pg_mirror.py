@@ -65,7 +65,7 @@ class Mirror:
                     self._put(shape, row)
             case Truncated(table):
                 self.rows[table].clear()
-                self.loose[table].clear()
+                self.loose.setdefault(table, []).clear()
             case Reshaped(table, renamed, filled):
                 self.tables[table.name] = table
                 names = [column.name for column in table.columns]

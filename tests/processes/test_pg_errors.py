@@ -15,7 +15,7 @@ import pytest
 import tidegate
 from pg_mirror import Mirror, begin, catch_up, opened
 from pg_server import Server
-from tidegate.capture import pg_objects, pg_source
+from tidegate.capture import pg_objects, pg_slots, pg_source
 from tidegate.capture.dropping import drop_capture
 from tidegate.capture.pg_position import Position
 from tidegate.capture.pg_source import PgSource
@@ -328,7 +328,7 @@ def test_a_publication_of_others_that_leaves_changes_out(db, url):
 
 
 def test_a_slot_that_another_capture_reads(db, url, monkeypatch):
-    monkeypatch.setattr(pg_objects, "FREE_S", 0.2)
+    monkeypatch.setattr(pg_slots, "FREE_S", 0.2)
     monkeypatch.setattr(pg_source, "SLOT_WAIT_S", 0.2)
     with opened(url) as one, opened(url) as two:
         mirror = begin(one)
@@ -346,7 +346,7 @@ def test_a_slot_that_another_capture_reads(db, url, monkeypatch):
 
 
 def test_an_old_transaction_that_keeps_a_snapshot_waiting_is_named(postgres, pg_database, db, url, monkeypatch):
-    monkeypatch.setattr(pg_objects, "SLOT_S", 0.5)
+    monkeypatch.setattr(pg_slots, "SLOT_S", 0.5)
     with postgres.connect(pg_database, autocommit=False) as old, opened(url) as source:
         old.execute("INSERT INTO t VALUES (1, 'open')")
         source.tables(None)

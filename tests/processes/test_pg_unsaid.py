@@ -146,12 +146,13 @@ def test_partitions_of_partitions(db, source):
         catch_up(source, mirror)
 
 
-def test_a_table_that_is_created_later_is_not_taken_and_that_is_said_once(db, url, caplog):
-    later = "created later: take a new snapshot: restart=True"
+def test_a_partitioned_table_that_is_created_later_is_not_taken_and_that_is_said_once(db, url, caplog):
+    later = "created later, and partitioned or of a publication of yours: take a new snapshot: restart=True"
     caplog.set_level(logging.WARNING, "tidegate.capture")
     with opened(url) as source:
         mirror = begin(source)
-        db.execute("CREATE TABLE brand (id int PRIMARY KEY); INSERT INTO brand VALUES (1); CREATE TABLE loose (id int)")
+        db.execute("CREATE TABLE brand (id int PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE loose (id int)")
+        db.execute("CREATE TABLE brand1 PARTITION OF brand FOR VALUES FROM (0) TO (9); INSERT INTO brand VALUES (1)")
         catch_up(source, mirror)
         db.execute("INSERT INTO brand VALUES (2)")
         catch_up(source, mirror)

@@ -45,6 +45,8 @@ class Changes:
         self._catalog = catalog
         self._known = {table.name: table for table in known}
         self._shapes: dict[bytes, Shape | None] = {}
+        self._said: dict[bytes, bytes] = {}
+        """What was said last of tables that are not captured, which the server does not say again."""
         self._decoder = Decoder()
 
     def of(self, chunks: Iterable[list[bytes]], xid: int) -> Iterator[Change]:
@@ -92,7 +94,17 @@ class Changes:
         relation = self._decoder.decode(message)
         if not isinstance(relation, Relation):
             raise SourceUnreadable(f"PostgreSQL sent {relation} where a table was to be described")
-        return self._catalog.shape(relation)
+        found = self._catalog.shape(relation)
+        if found is None:
+            self._said[message[_OID]] = message
+        return found
+
+    def joined(self, shape: Shape) -> None:
+        """From here on a table is captured, and known to look so."""
+        self._known[shape.table.name] = shape.table
+        said = self._said.pop(shape.oid.to_bytes(4, "big"), None)
+        if said is not None:
+            self._shapes[said[_OID]] = self._described(said)
 
     def _shape(self, oid: bytes) -> Shape | None:
         try:

@@ -27,6 +27,8 @@ class Noted:
     """Where their rows lie: another number once the server has written all of them again."""
     partitions: dict[int, Part] | None = None
     """Their parts, by the parts' numbers; None when they were not noted."""
+    joining: list[int] = field(default_factory=list)
+    """Those whose rows may not have come yet: see `Joining`."""
 
     @staticmethod
     def is_ours(comment: str) -> bool:
@@ -44,9 +46,9 @@ class Noted:
             columns,
             files,
             None if parts is None else {int(oid): Part(*each) for oid, each in parts.items()},
+            list(found.get("joining", ())),
         )
 
     def __str__(self) -> str:
-        return _OURS + json.dumps(
-            {"names": self.names, "columns": self.columns, "files": self.files, "partitions": self.partitions}
-        )
+        found = {"names": self.names, "columns": self.columns, "files": self.files, "partitions": self.partitions}
+        return _OURS + json.dumps(found | ({"joining": self.joining} if self.joining else {}))

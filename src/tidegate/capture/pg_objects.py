@@ -6,12 +6,11 @@ What the server's messages do not say of tables is looked up here, in the catalo
 from __future__ import annotations
 
 import logging
-import select
-import time
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
+from tidegate.capture import pg_slots
 from tidegate.capture.pg_catalog import (
     Shape,
     keys_of,
@@ -30,7 +29,7 @@ from tidegate.capture.pg_catalog import (
     types_of,
     unfit,
 )
-from tidegate.capture.pg_connect import Address, client, explained
+from tidegate.capture.pg_connect import Address, explained
 from tidegate.capture.pg_noted import Noted
 from tidegate.capture.pg_partitions import Partitions
 from tidegate.capture.pg_position import ANEW, Position
@@ -38,18 +37,15 @@ from tidegate.capture.source import Reshaped, SourceTable
 from tidegate.cdc.pg_types import TypeInfo, reading_of
 from tidegate.cdc.pg_values import value
 from tidegate.cdc.pgoutput import Relation
-from tidegate.errors import InUse, InvalidArgument, NotFound, SourceGone, SourceUnreadable, WaitTimeout
+from tidegate.errors import InvalidArgument, NotFound, SourceGone, SourceUnreadable
 
 if TYPE_CHECKING:
     import psycopg
 
 _logger = logging.getLogger("tidegate.capture")
-LATER: Final = "created later: take a new snapshot: restart=True"
+LATER: Final = "created later, and partitioned or of a publication of yours: take a new snapshot: restart=True"
 """Why a table is left out that was not there when all were taken: rows of it may have come before it was noticed."""
-SLOT_S: Final = 120.0
-"""How long a new slot may wait for transactions that began before it."""
-FREE_S: Final = 15.0
-"""How long the server may take to see that a slot's reader is gone."""
+SOON: Final = "created later: it joins the capture now"
 _FIRST_OF_USERS: Final = 16_384
 """Types with lower numbers are the server's own, and do not change."""
 
@@ -77,6 +73,8 @@ class Objects:
         self._ended: set[str] = set()
         """Captured ones that are gone."""
         self._partitions = Partitions(connection, where)
+        self._later: dict[int, Shape] = {}
+        """Tables that can join: see `Joining`."""
         self.left_out: dict[str, str] = {}
         """Tables that are not captured though all were asked for, and why."""
         with explained(where, "reading its catalog"):
@@ -212,7 +210,7 @@ class Objects:
                 f" insert, update, delete and truncate, and partitioned tables with publish_via_partition_root = true"
             )
 
-    def _note(self) -> None:
+    def _note(self, connection: psycopg.Connection[Any] | None = None) -> None:
         """Keep what tables and columns are called, and which parts tables have."""
         from psycopg import sql
 
@@ -221,7 +219,7 @@ class Objects:
         self._noted.partitions = self._partitions.noted
         name, text = sql.Identifier(self._address.publication), sql.Literal(str(self._noted))
         with explained(self._where, "noting what tables and columns are called"):
-            self._sql.execute(sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(name, text))
+            (connection or self._sql).execute(sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(name, text))
 
     def check_published(self, known: Sequence[SourceTable]) -> None:
         """Whether the publication has what is to be read. Raises: `SourceGone`."""
@@ -233,8 +231,12 @@ class Objects:
             names = {table.name for table in known}
             self._is_ours = Noted.is_ours(there[1])
             self._noted = Noted.of(there[1]) if self._is_ours else Noted()
-            self._names = {oid: called for oid, called in self._noted.names.items() if called in names}
-            left = names - set(self._names.values())
+            self._names, left, self._later = {}, set(names), {}
+            for oid, called in self._noted.names.items():
+                if called in names:
+                    left.discard(called)
+                    if oid not in self._noted.joining:
+                        self._names[oid] = called
             if left:
                 for each in shapes_of(self._sql, self._types, self._address.schema).values():
                     if each.table.name in left:
@@ -248,7 +250,7 @@ class Objects:
     def watch(self) -> tuple[list[str], int]:
         """Captured tables that are not there any more, and a place in the log behind their end.
 
-        A table that was created later is not taken: it is noted in `left_out`, and said once.
+        A table that was created later is to join, if it can; else it is noted in `left_out`, and said once.
         Raises: `SourceGone` for one that is there and not published any more, for one that was dropped and created
         anew, and for partitions with which rows came or went: see `Partitions`.
         """
@@ -285,10 +287,54 @@ class Objects:
     def _leave_out(self, later: Sequence[Shape]) -> None:
         """Tables that were not there when all were taken."""
         for shape in later:
-            name, why = shape.table.name, unfit(shape) or loose(shape) or LATER
-            if why is LATER and self.left_out.get(name) != LATER:
+            name, why = shape.table.name, unfit(shape) or loose(shape)
+            if why is None and self._is_ours and not shape.is_partitioned:
+                self.put_off(shape, SOON)
+                continue
+            if why is None and self.left_out.get(name) != LATER:
                 _logger.warning("table %r at %s is not captured: it was %s", name, self._where, LATER)
-            self.left_out[name] = why
+            self.left_out[name] = why or LATER
+
+    # Tables that join -------------------------------------------------------------------------------------------------
+
+    def take_later(self) -> list[Shape]:
+        """Those that can join and were not taken up yet."""
+        found, self._later = list(self._later.values()), {}
+        return found
+
+    def put_off(self, shape: Shape, why: str) -> None:
+        """It can join, but not now."""
+        self._later[shape.oid] = shape
+        self.left_out[shape.table.name] = why
+
+    def publish_more(self, connection: psycopg.Connection[Any], shape: Shape) -> bool:
+        """Publish a table that joins, in the transaction of `connection`; whether it was joining before."""
+        from psycopg import sql
+
+        again, publication = shape.oid in self._noted.joining, sql.Identifier(self._address.publication)
+        table = sql.Identifier(shape.schema, shape.relation)
+        if (shape.schema, shape.relation) not in published(connection, self._address.publication):
+            connection.execute(sql.SQL("ALTER PUBLICATION {} ADD TABLE ONLY {}").format(publication, table))
+        self._noted.names[shape.oid] = shape.table.name
+        self._noted.columns[shape.oid] = {column: place.number for column, place in shape.places.items()}
+        self._noted.files[shape.oid] = shape.file
+        if not again:
+            self._noted.joining.append(shape.oid)
+        self._note(connection)
+        return again
+
+    def joined(self, shape: Shape) -> None:
+        """From here on what is said of a table counts."""
+        self._names[shape.oid] = shape.table.name
+        self._shapes[shape.table.name] = shape
+        self._seen = {relation: found for relation, found in self._seen.items() if relation.id != shape.oid}
+        self.left_out.pop(shape.table.name, None)
+
+    def stays(self, shapes: Sequence[Shape]) -> None:
+        """The rows of tables that joined are safe."""
+        gone = {shape.oid for shape in shapes}
+        self._noted.joining = [oid for oid in self._noted.joining if oid not in gone]
+        self._note()
 
     def settle(self, seen: int) -> None:
         """Everything up to a place in the log was given. Raises: `SourceGone`, see `Partitions`."""
@@ -308,68 +354,12 @@ class Objects:
     # The slot ---------------------------------------------------------------------------------------------------------
 
     def new_slot(self, replication: psycopg.Connection[Any]) -> tuple[Position, str]:
-        """The place where a new slot begins, and the name of the snapshot that sees what was committed there.
-
-        The snapshot lasts until the connection is used again.
-        Raises: `InUse`, `WaitTimeout`.
-        """
-        name = self._address.slot
-        self.drop_slot(FREE_S)
-        about = f"making slot {name!r}"
-        with explained(self._where, about):
-            result = self._patiently(replication, f"CREATE_REPLICATION_SLOT {name} LOGICAL pgoutput EXPORT_SNAPSHOT")
-            if result.status != client().pq.ExecStatus.TUPLES_OK:
-                raise client().errors.error_from_result(result, encoding="utf-8")
-            point, exported = (str(result.get_value(0, at), "utf-8") for at in (1, 2))
-            server = server_of(self._sql)
-        high, low = point.split("/")
-        return Position(int(high, 16) << 32 | int(low, 16), server.timeline or 0, server.system), exported
-
-    def _patiently(self, connection: psycopg.Connection[Any], command: str) -> Any:
-        """Runs a command that waits for other transactions to end, up to a bound."""
-        pgconn = connection.pgconn
-        pgconn.send_query(command.encode())
-        poll = select.poll()
-        poll.register(pgconn.socket, select.POLLIN)
-        deadline = time.monotonic() + SLOT_S
-        while pgconn.is_busy():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise WaitTimeout(
-                    f"PostgreSQL at {self._where} waits for transactions that began before the capture:"
-                    f" {self._oldest()}; end them, or try again later"
-                )
-            poll.poll(left * 1000)
-            pgconn.consume_input()
-        return pgconn.get_result()
-
-    def _oldest(self) -> str:
-        rows = self._sql.execute(
-            "SELECT pid, usename, xact_start FROM pg_stat_activity WHERE backend_xid IS NOT NULL"
-            " ORDER BY xact_start LIMIT 3"
-        )
-        found = [f"process {pid} of {user} since {since}" for pid, user, since in rows]
-        return ", ".join(found) or "some that are prepared (pg_prepared_xacts)"
+        """See `pg_slots.new_slot`."""
+        return pg_slots.new_slot(self._sql, replication, self._where, self._address.slot)
 
     def drop_slot(self, wait_s: float) -> None:
-        """Raises: `InUse` for one that is read all the time."""
-        name, deadline = self._address.slot, time.monotonic() + wait_s
-        with explained(self._where, f"dropping slot {name!r}"):
-            while (slot := slot_of(self._sql, name)) is not None:
-                if slot.active_pid is None:
-                    try:
-                        self._sql.execute("SELECT pg_drop_replication_slot(%s)", [name])
-                        return
-                    except client().errors.ObjectInUse:
-                        pass
-                    except client().errors.UndefinedObject:
-                        return
-                if time.monotonic() > deadline:
-                    raise InUse(
-                        f"slot {name!r} at {self._where} is read by the server's process {slot.active_pid}: stop the"
-                        f" capture that reads it, or give this one another name"
-                    )
-                time.sleep(0.05)
+        """See `pg_slots.drop_slot`."""
+        pg_slots.drop_slot(self._sql, self._where, self._address.slot, wait_s)
 
     def drop(self, wait_s: float) -> None:
         """Remove the slot, and the publication if it is ours. May be repeated."""

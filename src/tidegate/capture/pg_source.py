@@ -15,12 +15,14 @@ from typing import Any, Final
 
 from tidegate.capture.pg_changes import Changes
 from tidegate.capture.pg_connect import OLDEST, address_of, connect, explained, identity_of
-from tidegate.capture.pg_objects import FREE_S, Objects
+from tidegate.capture.pg_joining import Joining
+from tidegate.capture.pg_objects import Objects
 from tidegate.capture.pg_poll import Poll
 from tidegate.capture.pg_position import Position, check_position
+from tidegate.capture.pg_slots import FREE_S
 from tidegate.capture.pg_snapshot import PgSnapshot
 from tidegate.capture.pg_stream import Stream
-from tidegate.capture.source import Change, Dropped, Snapshot, Source, SourceTable, SourceTransaction
+from tidegate.capture.source import Change, Dropped, Reshaped, Snapshot, Source, SourceTable, SourceTransaction
 from tidegate.capture.spill import Spill
 from tidegate.cdc.pg_txns import Finished, Transactions
 from tidegate.errors import Closed, InUse, InvalidArgument, InvariantBroken, TidegateError
@@ -62,6 +64,7 @@ class PgSource(Source):
             if version < OLDEST:
                 raise InvalidArgument(f"PostgreSQL at {self.identity} is older than 13; use a newer one")
             self._objects = Objects(self._sql, self.identity, self.address)
+            self._joining = Joining(self._objects, self.address, name, self.identity)
         except BaseException:
             self._sql.close()
             raise
@@ -73,8 +76,8 @@ class PgSource(Source):
         self._txns = Transactions(Spill)
         self._finished: Iterator[Finished] = iter(())
         """Complete, and not given yet."""
-        self._given: tuple[Finished, Iterator[Change]] | None = None
-        """The last one that was given."""
+        self._given: tuple[Finished | None, Iterator[Change]] | None = None
+        """The changes that were given last, and the transaction that they are of."""
         self._moved_s = 0.0
         self._asked_s = self._watched_s = 0.0
         self._gone: tuple[list[str], int] = [], 0
@@ -136,9 +139,10 @@ class PgSource(Source):
 
     def _stop(self) -> None:
         """Let go of whatever is being read."""
-        if self._given is not None:
+        if self._given is not None and self._given[0] is not None:
             self._given[0].held.close()
-            self._given = None
+        self._given = None
+        self._joining.close()
         with suppress(TidegateError):
             for each in self._finished:
                 each.held.close()
@@ -185,6 +189,10 @@ class PgSource(Source):
         any_given = False
         while True:
             for finished in self._finished:
+                for each in self._joins(finished.end_lsn):
+                    any_given = True
+                    yield each
+                    self._settle()
                 found = self._give(finished)
                 if found is not None:
                     any_given = True
@@ -194,6 +202,11 @@ class PgSource(Source):
                 return  # The slot would show the same again until it is confirmed.
             if self._read(reader):
                 continue
+            if not self._txns.is_inside:
+                for each in self._joins(reader.seen):
+                    any_given = True
+                    yield each
+                    self._settle()
             idle = self._idle(reader)
             if idle is not None:
                 any_given = True
@@ -257,7 +270,24 @@ class PgSource(Source):
         self._given = None
         for _ in going:
             pass
-        finished.held.close()
+        if finished is not None:
+            finished.held.close()
+
+    def _joins(self, lsn: int) -> Iterator[SourceTransaction]:
+        """Tables that join before a place in the log: each is made, and then filled."""
+        while self._position is not None and self._changes is not None and (joined := self._joining.due(lsn)):
+            self._changes.joined(joined.shape)
+            yield self._joined(joined.lsn, iter([Reshaped(joined.shape.table)]))
+            yield self._joined(joined.end, joined.changes())
+
+    def _joined(self, lsn: int, going: Iterator[Change]) -> SourceTransaction:
+        if self._position is None:
+            raise InvariantBroken("a table joins before there is a position")
+        self._settle()
+        self._position = self._position.at(max(self._position.lsn, lsn))
+        self._moved_s = time.monotonic()
+        self._given = None, going
+        return SourceTransaction("", str(self._position), going)
 
     def _idle(self, reader: Stream | Poll) -> SourceTransaction | None:
         """A position by itself, when there has been nothing else for long or over much."""
@@ -284,7 +314,7 @@ class PgSource(Source):
         """Tables that are gone, once all that was said of them has come: the server's log has no word of that."""
         if now - self._watched_s >= self._idle_s:
             self._watched_s = now
-            self._gone = self._objects.watch()
+            self._watch()
         names, lsn = self._gone
         if not names or seen < lsn:
             return []
@@ -292,9 +322,15 @@ class PgSource(Source):
         self._gone = [], 0
         return names
 
+    def _watch(self) -> None:
+        """What the catalog says and the log does not."""
+        self._gone = self._objects.watch()
+        self._joining.begin()
+
     def confirm(self, position: str) -> None:
         self._check_open()
         found = Position.of(position)
+        self._joining.confirmed(found.lsn)
         self._made = False, False
         if self._reader is None and self._position is not None:
             self._start(self._position)
@@ -309,12 +345,12 @@ class PgSource(Source):
         self._check_open()
         if self._position is not None:
             self._watched_s = time.monotonic()
-            self._gone = self._objects.watch()
+            self._watch()
         return self._objects.mark()
 
     def has_passed(self, mark: Any) -> bool:
         reader = self._reader
-        passed = reader is not None and max(reader.seen, self._at) >= int(mark)
+        passed = reader is not None and max(reader.seen, self._at) >= int(mark) and not self._joining.is_under_way
         if passed and not self._txns.is_inside:
             self._objects.settle(int(mark))
         if not passed and isinstance(reader, Stream):

@@ -1,0 +1,91 @@
+"""Slots of a PostgreSQL server: a new one, and the snapshot of where it begins; and none."""
+
+from __future__ import annotations
+
+import select
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from tidegate.capture.pg_catalog import server_of, slot_of
+from tidegate.capture.pg_connect import client, explained
+from tidegate.capture.pg_position import Position
+from tidegate.errors import InUse, WaitTimeout
+
+if TYPE_CHECKING:
+    import psycopg
+
+SLOT_S: Final = 120.0
+"""How long a new slot may wait for transactions that began before it."""
+FREE_S: Final = 15.0
+"""How long the server may take to see that a slot's reader is gone."""
+
+
+def new_slot(
+    connection: psycopg.Connection[Any], replication: psycopg.Connection[Any], where: str, name: str
+) -> tuple[Position, str]:
+    """The place where a new slot begins, and the name of the snapshot that sees what was committed there.
+
+    The snapshot lasts until the connection for replication is used again.
+    Raises: `InUse`, `WaitTimeout`.
+    """
+    drop_slot(connection, where, name, FREE_S)
+    with explained(where, f"making slot {name!r}"):
+        command = f"CREATE_REPLICATION_SLOT {name} LOGICAL pgoutput EXPORT_SNAPSHOT"
+        result = _patiently(connection, replication, where, command)
+        if result.status != client().pq.ExecStatus.TUPLES_OK:
+            raise client().errors.error_from_result(result, encoding="utf-8")
+        point, exported = (str(result.get_value(0, at), "utf-8") for at in (1, 2))
+        server = server_of(connection)
+    high, low = point.split("/")
+    return Position(int(high, 16) << 32 | int(low, 16), server.timeline or 0, server.system), exported
+
+
+def _patiently(
+    connection: psycopg.Connection[Any], replication: psycopg.Connection[Any], where: str, command: str
+) -> Any:
+    """Runs a command that waits for other transactions to end, up to a bound."""
+    pgconn = replication.pgconn
+    pgconn.send_query(command.encode())
+    poll = select.poll()
+    poll.register(pgconn.socket, select.POLLIN)
+    deadline = time.monotonic() + SLOT_S
+    while pgconn.is_busy():
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise WaitTimeout(
+                f"PostgreSQL at {where} waits for transactions that began before the capture: {_oldest(connection)};"
+                f" end them, or try again later"
+            )
+        poll.poll(left * 1000)
+        pgconn.consume_input()
+    return pgconn.get_result()
+
+
+def _oldest(connection: psycopg.Connection[Any]) -> str:
+    rows = connection.execute(
+        "SELECT pid, usename, xact_start FROM pg_stat_activity WHERE backend_xid IS NOT NULL"
+        " ORDER BY xact_start LIMIT 3"
+    )
+    found = [f"process {pid} of {user} since {since}" for pid, user, since in rows]
+    return ", ".join(found) or "some that are prepared (pg_prepared_xacts)"
+
+
+def drop_slot(connection: psycopg.Connection[Any], where: str, name: str, wait_s: float) -> None:
+    """Raises: `InUse` for one that is read all the time."""
+    deadline = time.monotonic() + wait_s
+    with explained(where, f"dropping slot {name!r}"):
+        while (slot := slot_of(connection, name)) is not None:
+            if slot.active_pid is None:
+                try:
+                    connection.execute("SELECT pg_drop_replication_slot(%s)", [name])
+                    return
+                except client().errors.ObjectInUse:
+                    pass
+                except client().errors.UndefinedObject:
+                    return
+            if time.monotonic() > deadline:
+                raise InUse(
+                    f"slot {name!r} at {where} is read by the server's process {slot.active_pid}: stop the capture that"
+                    f" reads it, or give this one another name"
+                )
+            time.sleep(0.05)
