@@ -117,6 +117,21 @@ def test_each_table_is_at_its_own_cut_under_any_name(spark: SparkSession, db: Da
     assert ask(db, sql, tables=tables).to_pylist() == [{"was": 1, "is": 5}]
 
 
+def test_tables_whose_names_have_several_parts_are_found_by_spark_too(spark: SparkSession, tmp_path: Path) -> None:
+    """As captured tables of other schemas have them."""
+    with tidegate.open(tmp_path / "x.tide", settings=DatabaseSettings(pipeline=False)) as db:
+        for schema in ("shop", "old"):
+            db.sql(f"CREATE TABLE {schema}.orders (id BIGINT PRIMARY KEY, v STRING)")
+            db.insert(f"{schema}.orders", [{"id": 1, "v": schema}])
+        for query in (
+            "SELECT v FROM shop.orders",
+            "SELECT shop.orders.v FROM shop.orders",
+            "SELECT o.v FROM shop.orders o",
+            "SELECT shop.orders.v FROM old.orders JOIN shop.orders ON old.orders.id = shop.orders.id",
+        ):
+            assert db.query(query, "strong", engine="spark").rows() == [{"v": "shop"}]
+
+
 def test_nothing_of_the_users_session_is_touched(spark: SparkSession, db: Database) -> None:
     before = {each.tableName for each in spark.sql("SHOW TABLES").collect()}  # Of tests with the same session.
     spark.sql("SELECT 'mine' AS whose").createOrReplaceTempView("nums")

@@ -20,6 +20,7 @@ from sqlglot.parsers.spark import SparkParser
 from tidegate.errors import InvalidArgument, InvariantBroken
 from tidegate.reads import aggregates, casts, nested_functions, spark_functions, text_functions, time_functions
 from tidegate.reads.casts import UNANSWERED
+from tidegate.reads.dotted import name_columns_shortly
 from tidegate.reads.pinned import Pinned, pinned
 from tidegate.reads.queries import Queries
 from tidegate.reads.sources import Schemas
@@ -248,6 +249,7 @@ def parse_any(sql: str) -> exp.Expr:
 def _one_query(sql: str, found: Sequence[exp.Expr | None]) -> exp.Expr:
     if len(found) != 1 or not isinstance(found[0], exp.Query | exp.Values):
         raise InvalidArgument(f"{shorten(sql)!r} is not one query")
+    name_columns_shortly(found[0])
     return found[0]
 
 

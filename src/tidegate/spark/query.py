@@ -18,6 +18,7 @@ from tidegate.database.cancel import Cancel
 from tidegate.database.cut_reader import TableAt, shown
 from tidegate.database.tails import TailTooLong
 from tidegate.errors import Closed, InvalidArgument, StorageFailed, TidegateError, WaitTimeout
+from tidegate.reads.dotted import with_single_names
 from tidegate.spark.query_pruning import NotRead, Wanted, parse_query, wanted_of
 from tidegate.spark.query_session import session_for
 from tidegate.spark.source_options import CUT
@@ -65,7 +66,7 @@ def answer(
             with _job(session, sql, cancel), _quiet:
                 names = {name: each.names for name, each in tables.items()}
                 wanted = {name: Wanted(each) for name, each in names.items()} if tree is None else wanted_of(tree, cuts)
-                return _computed(session, sql, cuts, wanted, names)
+                return _computed(session, with_single_names(sql), cuts, wanted, names)
         except TidegateError:
             raise
         except Exception as error:
