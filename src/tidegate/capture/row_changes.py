@@ -200,9 +200,11 @@ class Follower:
         if name is not None and name.lower() == APPLIED:
             self.has_applied = True
         at = None if name is None else self._tables.get(name.lower())
-        if at is None and name is not None and self._wanted is None and self.is_captured(name):
+        if at is None and name is not None and self.is_captured(name):
             shape = self._now(name)  # Made by a connection that does not record.
             if shape is not None:
+                if self._wanted is not None:
+                    raise _come_back(shape.name)
                 at = self._follow(shape, found, {})
         self._names[name] = at
         return at
@@ -245,6 +247,9 @@ class Follower:
             return
         shape = self._shape(name, sql)
         if row.kind == Kind.INSERT or was is None:
+            if was is not None:  # It went without a record, by a rename or by others: this one begins without rows.
+                del self._tables[name.lower()]
+                found.append(Dropped(was.shape.table.name))
             self._follow(shape, found, {})
             found += self._made(shape, row.id)
         elif not shape.same_images(was.shape):
@@ -284,6 +289,8 @@ class Follower:
             if now.key_names != tuple(renamed.get(each, each) for each in was.key_names) or not (renamed or is_longer):
                 raise _unseen(was.name, f"had the columns {', '.join(was.columns)}; now {', '.join(now.columns)}")
             self._follow(now, found, renamed)
+        for name in sorted(there.keys() - self._tables.keys()) if self._wanted is not None else ():
+            raise _come_back(there[name].name)
         return found
 
     def retype(self) -> list[Change]:
@@ -318,6 +325,15 @@ def _unseen(table: str, what: str) -> SourceGone:
     return SourceGone(
         f"table {table!r} {what}, and nothing of that is recorded (renames are not, nor is what connections do that"
         f" do not record); take a new snapshot: restart=True, or --restart"
+    )
+
+
+def _come_back(table: str) -> SourceGone:
+    """A table that was asked for was there when the capture began: its drop is recorded, and this one is another."""
+    return _unseen(
+        table,
+        "was dropped, and is there again: another one was renamed to it with the rows that it had, as migrations do,"
+        " or it was made anew",
     )
 
 
