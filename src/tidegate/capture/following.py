@@ -71,10 +71,13 @@ def names_through(names: Iterable[str], steps: Iterable[Reshaped]) -> dict[str, 
     return found
 
 
-def follow(name: str, known: SourceTable, steps: Sequence[Reshaped], there: Sequence[str]) -> list[str]:
+def follow(
+    name: str, known: SourceTable, steps: Sequence[Reshaped], there: Sequence[str], here: Sequence[str] | None = None
+) -> list[str]:
     """The statements that make a table for rows as `known` one for rows as they are behind the steps.
 
-    `there` are the names of its columns now.
+    `there` are the names of its columns now, and `here` what they were when it was one for rows as `known`: those of
+    `known` in the same order, unless it is said.
     They may be repeated from the start when they were interrupted: columns stay in their places while they are renamed,
     and one that is dropped and added once more is empty both times.
     Raises: `SourceUnreadable` for a change that says nothing of the rows that are there: they must be read anew.
@@ -90,15 +93,13 @@ def follow(name: str, known: SourceTable, steps: Sequence[Reshaped], there: Sequ
             if changed
             else f"its key from ({', '.join(known.key)}) to ({', '.join(shape.key)})"
         )
-        raise SourceUnreadable(
-            f"the source has changed table {shape.name!r}: {what}. Its rows must be read anew: drop table {name!r} here"
-            f" and capture with restart=True (tidegate capture ... --restart)"
-        )
+        raise SourceUnreadable(f"the source has changed table {shape.name!r}: {what}. {_anew(name)}")
     there = list(there)
     kept = {new for new in names.values() if new is not None}
     statements = []
-    if len(there) == len(known.columns):
-        goals = [names[each.name] for each in known.columns]
+    was = _places(name, [each.name for each in known.columns], names, there, here)
+    if was:
+        goals = [names.get(each) for each in was]
         moved = [at for at, goal in enumerate(goals) if there[at] != goal and (goal is not None or there[at] in kept)]
         aside = {at: f"{_ASIDE}{at}" for at in moved if there[at] != f"{_ASIDE}{at}"}
         straight = {at for at in aside if goals[at] is not None and goals[at] not in there}
@@ -119,6 +120,38 @@ def follow(name: str, known: SourceTable, steps: Sequence[Reshaped], there: Sequ
         if each.name not in kept
     ]
     return statements
+
+
+def _places(
+    name: str, known: list[str], names: Mapping[str, str | None], there: list[str], here: Sequence[str] | None
+) -> list[str]:
+    """What columns that may have to be renamed were called before, place by place; nothing if none has to be any more.
+
+    Raises: `SourceUnreadable` if that cannot be told: values would get into each other's columns.
+    """
+    if all(new in (old, None) for old, new in names.items()):
+        return []
+    was = list(known if here is None else here)
+    if len(there) == len(was) and all(
+        now in (old, names.get(old), f"{_ASIDE}{at}") for at, (old, now) in enumerate(zip(was, there))
+    ):
+        return was
+    goals = [new for old in was if (new := names.get(old)) is not None]
+    if [each for each in there if each in goals] == goals:  # Renamed, and others have been dropped or added.
+        return []
+    if set(known) <= set(there):  # In another order than is known: nothing was done yet.
+        return there.copy()
+    raise SourceUnreadable(
+        f"the columns of table {name!r} here are {', '.join(there)}: they are not those that it had, {', '.join(was)},"
+        f" on the way to what the source has now. {_anew(name)}"
+    )
+
+
+def _anew(name: str) -> str:
+    return (
+        f"Its rows must be read anew: drop table {name!r} here and capture with restart=True"
+        f" (tidegate capture ... --restart)"
+    )
 
 
 def _quoted(name: str) -> str:

@@ -50,6 +50,8 @@ class Target:
     shape: SourceTable
     is_dropped: bool = False
     """At the source. One that is made there under this name begins without rows."""
+    order: tuple[str, ...] | None = None
+    """The names of its columns here when they are in another order than at the source."""
 
 
 @dataclass(slots=True)
@@ -85,10 +87,7 @@ class Places:
         if not found:
             return None
         row = found[0]
-        targets = {
-            each["source_table"]: Target(each["target"], from_json(each["shape"]), is_dropped(each["shape"]))
-            for each in tables
-        }
+        targets = {each["source_table"]: target_of(each["target"], each["shape"]) for each in tables}
         wanted = None if row["wanted"] is None else tuple(json.loads(row["wanted"]))
         return Place(row["position"], row["transactions"], row["rows"], targets, wanted)
 
@@ -125,7 +124,7 @@ class Places:
 
     def write_tables(self, txn: Transaction, targets: Iterable[Target]) -> None:
         """Put what tables look like into a transaction."""
-        rows = [(self._capture, each.shape.name, each.name, to_json(each.shape, each.is_dropped)) for each in targets]
+        rows = [(self._capture, each.shape.name, each.name, to_json(each)) for each in targets]
         if rows:
             txn.upsert(TABLES, rows)
 
@@ -154,19 +153,24 @@ def list_captures(db: Database) -> list[dict[str, Any]]:
     return found
 
 
-def to_json(table: SourceTable, is_dropped: bool = False) -> str:
+def to_json(target: Target) -> str:
+    """What is known of a table but its name here."""
+    table = target.shape
     columns = [[each.name, each.type, each.is_nullable] for each in table.columns]
-    facts = {"name": table.name, "columns": columns, "key": table.key}
-    return json.dumps({**facts, "dropped": True} if is_dropped else facts, ensure_ascii=False)
+    facts: dict[str, Any] = {"name": table.name, "columns": columns, "key": table.key}
+    if target.is_dropped:
+        facts["dropped"] = True
+    if target.order is not None:
+        facts["order"] = target.order
+    return json.dumps(facts, ensure_ascii=False)
 
 
-def is_dropped(text: str) -> bool:
-    return bool(json.loads(text).get("dropped"))
-
-
-def from_json(text: str) -> SourceTable:
+def target_of(name: str, text: str) -> Target:
+    """What `to_json` has written."""
     found = json.loads(text)
-    return SourceTable(found["name"], tuple(Column(*each) for each in found["columns"]), tuple(found["key"]))
+    shape = SourceTable(found["name"], tuple(Column(*each) for each in found["columns"]), tuple(found["key"]))
+    order = found.get("order")
+    return Target(name, shape, bool(found.get("dropped")), None if order is None else tuple(order))
 
 
 def _moment(us: int) -> datetime:

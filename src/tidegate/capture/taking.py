@@ -127,7 +127,7 @@ class Taker:
             raise InvalidArgument(f"two tables of the source would be {twice[0]!r} here; name them with into={{...}}")
         for target in found.values():
             self._make(target, must_be_empty=True)
-        return found
+        return {name: self._in_order(each) for name, each in found.items()}
 
     def make_again(self, tables: Sequence[SourceTable]) -> dict[str, Target]:
         """Tables for a capture that reads everything anew: as they are at the source now."""
@@ -139,7 +139,7 @@ class Taker:
                 columns, key = self._columns(target.name)
                 known = SourceTable(shape.name, tuple(columns), key)
                 self._run(follow(target.name, known, [Reshaped(shape)], [each.name for each in columns]))
-        return {each.name: self._target(each) for each in tables}
+        return {each.name: self._in_order(self._target(each)) for each in tables}
 
     def _run(self, statements: Sequence[str]) -> None:
         for statement in statements:
@@ -183,8 +183,10 @@ class Taker:
             if anew:
                 for target in targets.values():
                     self._delete_all(txn, target)
+            work = _Work(snapshot.position, {name: each.shape for name, each in targets.items()})
             for batch in snapshot.batches():
-                place.rows += txn.upsert(targets[batch.table].name, batch.rows)
+                name = targets[batch.table].name
+                place.rows += txn.upsert(name, self._as_here(name, work, batch.table, batch.rows))
                 progress(batch.table, len(batch.rows))
             self._places.write(txn, place)
             self._places.write_tables(txn, targets.values())
@@ -285,7 +287,7 @@ class Taker:
                 # It stays as it was in the end, for whoever still asks, until there is another one of that name.
                 work.gone.add(table)
                 if table in self.place.targets:
-                    work.reshaped[table] = replace(self._target(work.shapes[table]), is_dropped=True)
+                    work.reshaped[table] = replace(self._in_order(self._target(work.shapes[table])), is_dropped=True)
         return 0
 
     def _reshape(self, txn: Transaction, change: Reshaped, work: _Work) -> int:
@@ -293,7 +295,7 @@ class Taker:
         known = self.place.targets.get(table.name)
         work.shapes[table.name] = table
         work.passed[table.name] = work.passed.get(table.name, 0) + 1
-        work.reshaped[table.name] = self._target(table)
+        work.reshaped[table.name] = self._in_order(self._target(table))
         count = 0
         if table.name in work.gone or (known is not None and known.is_dropped and table.name not in work.written):
             work.gone.discard(table.name)
@@ -374,6 +376,13 @@ class Taker:
         known = self.place.targets.get(shape.name)
         return Target(target_name(shape.name, self._into) if known is None else known.name, shape)
 
+    def _in_order(self, target: Target) -> Target:
+        """With the order of its columns here, where that is another one: by it renames are followed."""
+        found = self._db.find_table(target.name)
+        here = None if found is None else tuple(each.name for each in found.table.schema.columns)
+        is_same = here == tuple(each.name for each in target.shape.columns)
+        return target if is_same else replace(target, order=here)
+
     def _follow(self, name: str, steps: list[Reshaped], *, is_ours: bool) -> None:
         """Make the table as the source's is in the end. One that we have made there has our rows."""
         target = self._target(steps[-1].table)
@@ -382,7 +391,7 @@ class Taker:
             self._make(target, must_be_empty=not is_ours)
             return
         columns, _ = self._columns(target.name)
-        self._run(follow(target.name, known.shape, steps, [each.name for each in columns]))
+        self._run(follow(target.name, known.shape, steps, [each.name for each in columns], known.order))
 
     def _as_here(self, name: str, work: _Work, table: str, rows: Any) -> Any:
         """Rows as the table has them: those that were made before it got its columns of now, by their names."""
