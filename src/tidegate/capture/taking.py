@@ -303,7 +303,7 @@ class Taker:
         names = work.names(table.name)
         for column, value in change.filled.items():
             if (name := names.get(column, column)) is not None and not work.skipped.get(table.name):
-                self._fill(txn, work.reshaped[table.name].name, name, value)
+                self._fill(txn, work.reshaped[table.name], name, value)
         return count
 
     def _patched(self, txn: Transaction, name: str, patch: Patch, work: _Work) -> list[tuple[Any, ...]]:
@@ -360,16 +360,18 @@ class Taker:
 
     def _delete_all(self, txn: Transaction, target: Target) -> int:
         """The rows that a table had before the transaction go."""
-        key = target.shape.key
-        if not key:
-            raise SourceUnreadable(
-                f"table {target.shape.name!r} of the source has no key, so that rows can be added to {target.name!r}"
-                f" here and none deleted; give it a primary key, drop {target.name!r}, and capture with restart=True"
-            )
         if txn.read_at is None:
             raise InvariantBroken(f"a transaction of capture {self._name!r} reads as of no time")
+        key = target.shape.key
         columns = ", ".join(f"`{each}`" for each in key)
-        keys = self._db.query(f"SELECT {columns} FROM `{target.name}`", txn.read_at).to_arrow()
+        asked = f"SELECT {columns} FROM `{target.name}`" if key else f"SELECT 1 FROM `{target.name}` LIMIT 1"
+        keys = self._db.query(asked, txn.read_at).to_arrow()
+        if keys.num_rows and not key:
+            raise SourceUnreadable(
+                f"table {target.shape.name!r} of the source has no key, so that rows can be added to {target.name!r}"
+                f" here and none deleted; drop {target.name!r}, and capture with restart=True; and give it a primary"
+                f" key for the next time"
+            )
         return txn.delete(target.name, keys) if keys.num_rows else 0
 
     def _target(self, shape: SourceTable) -> Target:
@@ -411,13 +413,19 @@ class Taker:
         places = [(at, each) for at, each in enumerate(names) if each in here]
         return [{each: row[at] for at, each in places} for row in rows]
 
-    def _fill(self, txn: Transaction, name: str, column: str, value: Any) -> None:
+    def _fill(self, txn: Transaction, target: Target, column: str, value: Any) -> None:
         """Give a new column's value to the rows that were there before."""
-        rows = txn.query(f"SELECT * FROM `{name}`").to_arrow()
+        rows = txn.query(f"SELECT * FROM `{target.name}`").to_arrow()
+        if rows.num_rows and not target.shape.key:
+            raise SourceUnreadable(
+                f"table {target.shape.name!r} of the source has got column {column!r} with a value for the rows that"
+                f" are there, and no key by which rows of {target.name!r} here could be given it: drop table"
+                f" {target.name!r} here and capture with restart=True (tidegate capture ... --restart)"
+            )
         if rows.num_rows:
             at = rows.schema.get_field_index(column)
             kind = rows.schema.field(at).type
-            txn.upsert(name, rows.set_column(at, column, pa.repeat(pa.scalar(value, kind), rows.num_rows)))
+            txn.upsert(target.name, rows.set_column(at, column, pa.repeat(pa.scalar(value, kind), rows.num_rows)))
 
 
 def _steps(changes: Iterable[Change]) -> dict[str, list[Reshaped]]:

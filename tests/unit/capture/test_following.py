@@ -223,3 +223,31 @@ def test_a_table_without_a_key_cannot_be_emptied_and_says_so(db, history):
         history.commit(Truncated("log"))
         with pytest.raises(SourceUnreadable, match="'log' of the source has no key"):
             capture.catch_up()
+
+
+def test_rows_without_a_key_get_no_column_with_a_value_and_are_read_anew(db, history):
+    """They could only be added once more. The table is dropped here, and a new snapshot has the column."""
+    log = SourceTable("log", (Column("text", "STRING"),), ())
+    wider = SourceTable("log", (*log.columns, Column("n", "BIGINT")), ())
+    history.tables = [log]
+    with captured(db) as capture:
+        history.commit(Rows("log", [("a",), ("a",)]))
+        history.commit(Reshaped(wider, filled={"n": 4}), Rows("log", [("b", 5)]))
+        with pytest.raises(SourceUnreadable, match=r"'log' .* has got column 'n' .*drop table 'log' .*restart=True"):
+            capture.catch_up()
+    assert rows(db, "log", "text") == [("a", None), ("a", None)]
+    history.tables, history.rows = [wider], [Rows("log", [("a", 4), ("a", 4), ("b", 5)])]
+    db.sql("DROP TABLE log")
+    with captured(db, restart=True) as capture:
+        history.commit(Rows("log", [("c", 6)]))
+        capture.catch_up()
+    assert rows(db, "log", "text") == [("a", 4), ("a", 4), ("b", 5), ("c", 6)]
+
+
+def test_a_table_without_rows_and_key_gets_a_column_with_a_value(db, history):
+    history.tables = [log] = [SourceTable("log", (Column("text", "STRING"),), ())]
+    with captured(db) as capture:
+        wider = SourceTable("log", (*log.columns, Column("n", "BIGINT")), ())
+        history.commit(Reshaped(wider, filled={"n": 4}), Rows("log", [("b", 5)]))
+        capture.catch_up()
+    assert rows(db, "log", "text") == [("b", 5)]
