@@ -309,8 +309,10 @@ class Taker:
     def _patched(self, txn: Transaction, name: str, patch: Patch, work: _Work) -> list[tuple[Any, ...]]:
         """The rows of a patch, with what they left out."""
         shape = work.shapes[patch.table]
-        here = {each: new or each for each, new in work.names(patch.table).items()}
-        left_out = sorted({each for absent in patch.absent for each in absent})
+        goals = work.names(patch.table)
+        here = {each: new or each for each, new in goals.items()}
+        # What the transaction drops later on is not there any more, and nobody asks for it.
+        left_out = sorted({each for absent in patch.absent for each in absent if goals.get(each, each) is not None})
         columns = ", ".join(f"`{here.get(each, each)}` AS `{each}`" for each in (*shape.key, *left_out))
         found: dict[tuple[Any, ...], dict[str, Any]] = {}
         for start in range(0, len(patch.keys), _READ_AT_ONCE):
@@ -324,10 +326,10 @@ class Taker:
             try:
                 rows = txn.query(f"SELECT {columns} FROM `{name}` WHERE {where}", params=values).rows()
             except InvalidTransactionState as error:
-                raise SourceUnreadable(
-                    f"a transaction of the source is larger than memory and leaves out values of table {shape.name!r}"
-                    f" that did not change, which cannot be looked up in its midst: let the source send whole rows,"
-                    f" in PostgreSQL by ALTER TABLE {shape.name} REPLICA IDENTITY FULL"
+                raise _too_large(
+                    f"leaves out values of table {shape.name!r} that did not change",
+                    f"; for the next one let the source send whole rows, in PostgreSQL by ALTER TABLE {shape.name}"
+                    f" REPLICA IDENTITY FULL",
                 ) from error
             found.update((tuple(row[each] for each in shape.key), row) for row in rows)
         names = [each.name for each in shape.columns]
@@ -340,7 +342,7 @@ class Taker:
                     f" capture with restart=True"
                 )
             whole.append(
-                tuple(there[each] if each in absent else value for each, value in zip(names, row, strict=True))
+                tuple(there.get(each) if each in absent else value for each, value in zip(names, row, strict=True))
             )
         return whole
 
@@ -415,7 +417,10 @@ class Taker:
 
     def _fill(self, txn: Transaction, target: Target, column: str, value: Any) -> None:
         """Give a new column's value to the rows that were there before."""
-        rows = txn.query(f"SELECT * FROM `{target.name}`").to_arrow()
+        try:
+            rows = txn.query(f"SELECT * FROM `{target.name}`").to_arrow()
+        except InvalidTransactionState as error:
+            raise _too_large(f"gives rows of table {target.shape.name!r} a value for column {column!r}") from error
         if rows.num_rows and not target.shape.key:
             raise SourceUnreadable(
                 f"table {target.shape.name!r} of the source has got column {column!r} with a value for the rows that"
@@ -426,6 +431,14 @@ class Taker:
             at = rows.schema.get_field_index(column)
             kind = rows.schema.field(at).type
             txn.upsert(target.name, rows.set_column(at, column, pa.repeat(pa.scalar(value, kind), rows.num_rows)))
+
+
+def _too_large(what: str, then: str = "") -> SourceUnreadable:
+    """A transaction that has to be looked at in its midst, and of which only a part is still in memory."""
+    return SourceUnreadable(
+        f"a transaction of the source is larger than memory and {what}, which cannot be looked up in its midst: capture"
+        f" with restart=True (tidegate capture ... --restart), as it stays in the source's log as it is{then}"
+    )
 
 
 def _steps(changes: Iterable[Change]) -> dict[str, list[Reshaped]]:

@@ -1,0 +1,73 @@
+"""Values that a source has left out because they did not change are those that are there (`Patch`)."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from capture_rig import captured, rows
+
+from tidegate.capture.source import Column, Patch, Reshaped, Rows, SourceTable
+from tidegate.errors import SourceUnreadable
+
+MANY = 30_000
+"""Rows of a transaction that is written ahead of its commit."""
+
+
+def shape(*names):
+    return SourceTable("orders", (Column("id", "BIGINT"), *(Column(each, "STRING") for each in names)), ("id",))
+
+
+@pytest.fixture
+def history(history):
+    history.tables = [shape("a", "big")]
+    history.rows = [Rows("orders", [(1, "x", "large"), (2, "y", "huge")])]
+    return history
+
+
+PATCH = Patch("orders", [(1,)], [(1, "z", None)], [("big",)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param([PATCH], [(1, "z", "large"), (2, "y", "huge")], id="alone"),
+        pytest.param(
+            [PATCH, Reshaped(shape("a", "b"), {"big": "b"})], [(1, "z", "large"), (2, "y", "huge")], id="renamed"
+        ),
+        pytest.param([PATCH, Reshaped(shape("a"))], [(1, "z"), (2, "y")], id="dropped"),
+        pytest.param(
+            [PATCH, Reshaped(shape("a")), Reshaped(shape("a", "big"))],
+            [(1, "z", None), (2, "y", None)],
+            id="dropped-and-added",
+        ),
+        pytest.param(
+            [Patch("orders", [(1,)], [(1, None, None)], [("a", "big")]), Reshaped(shape("a"))],
+            [(1, "x"), (2, "y")],
+            id="one-of-two-dropped",
+        ),
+    ],
+)
+def test_a_column_that_is_gone_by_the_end_of_the_transaction_is_not_asked_for(db, history, changes, expected):
+    with captured(db) as capture:
+        history.commit(*changes)
+        capture.catch_up()
+        assert rows(db) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (PATCH, r"values of table 'orders' .*restart=True.*--restart.*REPLICA IDENTITY FULL"),
+        (Reshaped(shape("a", "big", "c"), filled={"c": "d"}), r"rows of table 'orders' .*column 'c'.*restart=True"),
+    ],
+)
+def test_what_a_transaction_larger_than_memory_would_have_to_look_up_says_to_read_anew(db, history, change, said):
+    """The transaction is in the source's log already: what the source sends from now on does not mend it."""
+    with captured(db) as capture:
+        batch = pa.table({"id": range(10, 10 + MANY), "a": ["x" * 40] * MANY, "big": ["y"] * MANY})
+        history.commit(Rows("orders", batch), change)
+        with pytest.raises(SourceUnreadable, match=said):
+            capture.catch_up()
+    history.rows = [Rows("orders", [(1, "z", "large")])]
+    with captured(db, restart=True):
+        assert rows(db)[0][:3] == (1, "z", "large")
