@@ -4,6 +4,7 @@
     plain.jsonl.gz     the same without schemas in the events
     types.jsonl.gz     rows of all common types
     unsent.jsonl.gz    an update that leaves a large value alone
+    nulled.jsonl.gz    the same for types of which the engine says null, and with REPLICA IDENTITY FULL
 
 Each file has the engine's events in the order in which it handed them over, verbatim, and behind them one line
 `{"truth": [...]}`: what the tables had in PostgreSQL after each commit, in the order of the commits. Tests read the
@@ -57,6 +58,25 @@ LETTERS = (
     "INSERT INTO kept VALUES (1, false, repeat('z', 3000))",
 )
 LARGE = ("body", "raw", "doc", "words", "small", "big", "uids", "days")
+NULLED = (
+    "numeric", "bit varying", "numeric(10,2)[]", "float8[]", "real[]", "boolean[]", "smallint[]", "timestamp[]",
+    "timestamptz[]", "time[]", "inet[]",
+)  # fmt: skip
+"""Types whose values the engine replaces by null where it did not get them."""
+TOLD = ("bytea[]", "varchar(9)[]", "jsonb[]", "json", "varchar", "tsvector")
+"""Types that have a placeholder, beside those of the letters."""
+PAPERS = (
+    """INSERT INTO papers SELECT 1, false, (repeat('9', 6000) || '.5')::numeric, repeat('10', 12000)::bit varying,
+        array_fill(1.25, '{900}'), array_fill(1.5, '{600}'), array_fill(1.5, '{900}'), array_fill(true, '{2500}'),
+        array_fill(3, '{1500}'), array_fill('2024-02-29 12:00'::timestamp, '{400}'),
+        array_fill('2024-02-29 12:00+00'::timestamptz, '{400}'), array_fill('10:00'::time, '{400}'),
+        array_fill('10.0.0.1'::inet, '{400}'), array_fill('\\xab'::bytea, '{600}'),
+        array_fill('abc'::varchar, '{600}'), array_fill('{"a": 1}'::jsonb, '{300}'),
+        json_build_object('a', repeat('y', 3000)), repeat('v', 3000),
+        (SELECT string_agg('w' || n, ' ') FROM generate_series(1, 500) n)::tsvector""",
+    "INSERT INTO papers (id) VALUES (2)",
+    "INSERT INTO papers_full SELECT * FROM papers",
+)
 ROWS = (
     """INSERT INTO kinds VALUES (1, true, -32768, 2147483647, 1.5, -0.1, 123456789.125, 1.50, 'wörds
         ''x''', 'short', 'ab', '\\x00ff10', '2024-02-29', '23:59:59.123456', '12:00:00+02',
@@ -253,11 +273,34 @@ def unsent(server: Server, database: str, engine: Engine) -> list[Any]:
         return truth.states
 
 
+def nulled(server: Server, database: str, engine: Engine) -> list[Any]:
+    with server.connect(database) as app, server.connect(database) as reader:
+        columns = ", ".join(f"c{number} {type}" for number, type in enumerate((*NULLED, *TOLD)))
+        for table in ("papers", "papers_full"):
+            app.execute(f"CREATE TABLE {table} (id bigint PRIMARY KEY, read boolean, {columns})")
+            for number in range(len((*NULLED, *TOLD))):
+                app.execute(f"ALTER TABLE {table} ALTER COLUMN c{number} SET STORAGE EXTERNAL")
+        app.execute("ALTER TABLE papers_full REPLICA IDENTITY FULL")
+        for each in PAPERS:
+            app.execute(each)
+        truth = Truth(reader, "papers", "papers_full")
+        engine.start()
+        engine.wait_for_snapshot()
+        with truth.transaction(app):
+            app.execute("UPDATE papers SET read = true")
+            app.execute("UPDATE papers_full SET read = true")
+        with truth.transaction(app):
+            app.execute("UPDATE papers_full SET id = id + 10")
+        engine.wait_for_all(truth)
+        return truth.states
+
+
 RECORDINGS = {
     "shop": (shop, ("table.include.list=public.orders,public.items",)),
     "plain": (shop, ("table.include.list=public.orders,public.items", "converter.schemas.enable=false")),
     "types": (types, ()),
     "unsent": (unsent, ()),
+    "nulled": (nulled, ()),
 }
 
 

@@ -19,9 +19,19 @@ from tidegate.errors import SourceUnreadable
 Convert = Callable[[Any], Any]
 UNSENT: Final = "__debezium_unavailable_value"
 """What stands for a large value that an update did not touch, and that PostgreSQL therefore did not log."""
-_UNSENT_TEXTS: Final = frozenset((UNSENT, base64.b64encode(UNSENT.encode()).decode()))
-_UNSENT_LISTS: Final = ([UNSENT], list(UNSENT.encode()), ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"])
-"""In arrays of texts; of numbers, dates and the like; of UUIDs, where it is the name's UUID of version 3."""
+_UNSENT_BYTES: Final = base64.b64encode(UNSENT.encode()).decode()
+_UNSENT_MAP: Final = {UNSENT: UNSENT}
+"""In an hstore, which comes as a map or as the JSON text of one."""
+_UNSENT_TEXTS: Final = frozenset(
+    (UNSENT, _UNSENT_BYTES, json.dumps(_UNSENT_MAP), json.dumps(_UNSENT_MAP, separators=(",", ":")))
+)
+_UNSENT_LISTS: Final = (
+    [UNSENT],
+    [_UNSENT_BYTES],
+    list(UNSENT.encode()),
+    ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"],
+)
+"""In arrays of texts; of bytes; of numbers, dates and the like; of UUIDs, where it is the name's of version 3."""
 # Without a time zone: of a clock on a wall somewhere.
 _DAY_0: Final = date(1970, 1, 1)
 _TIME_0: Final = datetime(1970, 1, 1)
@@ -182,7 +192,9 @@ def _guess(kinds: set[type]) -> str:
 
 def is_unsent(value: Any) -> bool:
     """Whether it only stands for a value that was not sent."""
-    return value in _UNSENT_TEXTS if type(value) is str else type(value) is list and value in _UNSENT_LISTS
+    if type(value) is str:
+        return value in _UNSENT_TEXTS
+    return (type(value) is list and value in _UNSENT_LISTS) or (type(value) is dict and value == _UNSENT_MAP)
 
 
 def row_of(

@@ -296,6 +296,26 @@ def test_a_large_value_that_was_not_sent_is_taken_from_the_row_that_has_it(tmp_p
     ]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {UNSENT: UNSENT},
+        json.dumps({UNSENT: UNSENT}),
+        json.dumps({UNSENT: UNSENT}, separators=(",", ":")),
+        ["X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="],
+    ],
+)
+def test_the_placeholders_of_hstore_and_of_arrays_of_bytes_are_no_values(tmp_path, said):
+    """An hstore comes as a map or as its text (`hstore.handling.mode`); these are made, there is no extension."""
+    c = Connector(schemas=False)
+    path = tmp_path / "events.jsonl"
+    write(path, [c.begin(1), c.change(1, "c", "items", after=item(1, 1, "a")), c.end(1)])
+    write(path, [c.begin(2), c.change(2, "u", "items", after=item(1, 2, said)), c.end(2)])
+    source = DebeziumSource(str(path))
+    captured(source)
+    assert everything(source)[-1][1] == [Patch("items", [(1,)], [(1, 2, None)], [("what",)])]
+
+
 @pytest.mark.parametrize("between", [False, True])
 def test_a_value_that_was_not_sent_and_is_nowhere_is_refused(tmp_path, between):
     """It must not become the column's value: an insert that no delete of its table stands right before."""
