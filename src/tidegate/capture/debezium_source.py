@@ -294,13 +294,13 @@ class DebeziumSource(Source):
         while is_more:
             is_more = False
             for part in self._events.parts():
-                rows: list[Changed] = []
+                rows: list[tuple[Record, Changed]] = []
                 for at, record, behind in self._events.read(part, self._offsets.setdefault(part, 0), TURN):
                     is_more = True
                     event = event_of(record.value)
                     if isinstance(event, Changed) and event.op == "snapshot":
                         if at >= self._given.get(part, 0):
-                            rows.append(event)
+                            rows.append((record, event))
                         self._offsets[part] = behind
                         continue
                     yield from self._late_rows(rows)
@@ -309,13 +309,13 @@ class DebeziumSource(Source):
                     yield from self._complete()
                 yield from self._late_rows(rows)
 
-    def _late_rows(self, rows: list[Changed]) -> Iterator[SourceTransaction]:
+    def _late_rows(self, rows: list[tuple[Record, Changed]]) -> Iterator[SourceTransaction]:
         """Rows of a snapshot that came behind changes: a transaction of their own."""
         if rows:
             found: list[Change] = []
             fold = Fold(found)
-            for event in rows:
-                self._change(fold, Record(None, None), event)
+            for record, event in rows:
+                self._change(fold, record, event)
             fold.flush()
             rows.clear()
             yield SourceTransaction("snapshot", self._position(), found)

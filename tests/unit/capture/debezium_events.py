@@ -95,10 +95,10 @@ class Connector:
         key = None if row is None else {"id": row["id"]}
         return self._record(f"{schema}.{table}", key, value, STRUCTS.get(table) if fields is None else fields)
 
-    def snapshot(self, table, row, mark="true"):
+    def snapshot(self, table, row, mark="true", fields=None):
         source = {"connector": "postgresql", "schema": "public", "table": table, "snapshot": mark}
         value = {"op": "r", "before": None, "after": row, "source": source, "transaction": None}
-        return self._record(f"public.{table}", {"id": row["id"]}, value, STRUCTS[table])
+        return self._record(f"public.{table}", {"id": row["id"]}, value, STRUCTS[table] if fields is None else fields)
 
     def tombstone(self, table, id):
         return self._record(f"public.{table}", {"id": id}, None)

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 from debezium_events import HISTORY, STRUCTS, Connector, after, by_topic, history, item, order, write
-from source_model import Model, captured, everything
+from source_model import Model, captured, everything, resumed
 
 from tidegate.capture.debezium_source import DebeziumSource
 from tidegate.capture.source import Patch, Reshaped, Rows, Truncated
@@ -259,6 +259,26 @@ def test_a_new_column_reshapes_its_table_before_its_rows_come(tmp_path):
     (_, changes) = everything(source)[-1]
     assert isinstance(changes[0], Reshaped) and changes[0].table.columns[-1].name == "n"
     assert changes[1] == Rows("items", [(2, 1, "b", 5)])
+
+
+def test_rows_of_a_snapshot_that_come_later_bring_their_schema_and_their_key(tmp_path):
+    """An incremental snapshot, met by a capture that goes on: milliseconds stay what they are, and so do keys."""
+    c = Connector()
+    path = tmp_path / "events.jsonl"
+    at = [STRUCTS["items"][0], {"field": "at", "type": "int64", "optional": True, "name": "io.debezium.time.Timestamp"}]
+    write(path, [c.begin(1), c.change(1, "c", "visits", after={"id": 1, "at": 1_700_000_000_000}, fields=at), c.end(1)])
+    source = DebeziumSource(str(path))
+    model = captured(source)
+    for each in source.transactions(0):
+        model.take(each)
+    again = resumed(DebeziumSource(str(path)), model)
+    late = c.snapshot("items", item(7, 1, "late"), "incremental")
+    write(path, [c.snapshot("visits", {"id": 2, "at": 1_700_000_000_000}, "incremental", fields=at), late])
+    for each in again.transactions(0):
+        model.take(each)
+    assert {row["at"] for row in model.rows["visits"].values()} == {datetime(2023, 11, 14, 22, 13, 20)}
+    assert model.rows["items"] == {(7,): item(7, 1, "late")}
+    assert model.shapes["items"].key == ("id",)
 
 
 def test_a_truncate_stands_where_it_stood(tmp_path):
