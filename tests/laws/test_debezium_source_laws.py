@@ -16,6 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.capture.debezium_source import DebeziumSource
+from tidegate.capture.event_rows import EventTable, Fold
+from tidegate.capture.source import Change, Patch, Rows
+from tidegate.cdc.debezium_types import field_as
 
 sys.path.append(str(Path(__file__).parents[1] / "unit" / "capture"))
 from debezium_events import Connector, item, write
@@ -141,3 +144,82 @@ def test_whatever_arrives_when_each_transaction_is_taken_once_and_whole(is_split
         take()
         assert rows_of(model) == shop.rows
         assert taken == sorted(taken, key=int)
+
+
+def changed(rows: dict[int, tuple], changes: list[Change]) -> int:
+    """Does what changes say to rows by their keys; how many patches there were."""
+    count = 0
+    for change in changes:
+        match change:
+            case Patch(_, keys, came, absent):
+                count += 1
+                assert len(set(keys)) == len(keys) == len(came) == len({row[0] for row in came})
+                assert all(each == ("large",) for each in absent)
+                read = [rows[key] for (key,) in keys]
+                rows.update((new[0], (*new[:2], old[2])) for new, old in zip(came, read, strict=True))
+            case Rows(_, gone, True):
+                for (key,) in gone:
+                    rows.pop(key, None)
+            case Rows(_, came):
+                rows.update((row[0], row) for row in came)
+    return count
+
+
+@settings(max_examples=300, deadline=None)
+@given(seed=st.integers(0, 10**9))
+def test_rows_that_lack_values_are_read_together_and_are_what_they_are_one_by_one(seed: int) -> None:
+    """Updates that leave a large value alone, keys that go round, deletes and inserts, in two tables."""
+    draw = random.Random(seed)
+    fields = [field_as("id", "BIGINT"), field_as("n", "BIGINT"), field_as("large", "STRING")]
+    tables = [EventTable(name, fields, ("id",)) for name in "ab"]
+    truth: dict[str, dict[int, tuple]] = {each.name: {key: (key, 0, f"{key}") for key in range(5)} for each in tables}
+    here = {name: dict(rows) for name, rows in truth.items()}
+    found: list[Change] = []
+    fold = Fold(found)
+    for n in range(1, 30):
+        table = draw.choice(tables)
+        rows = truth[table.name]
+        key = draw.choice(sorted(rows) or [0])
+        free = [each for each in range(8) if each not in rows]
+        match draw.choice(("insert", "update", "delete", "lacks", "lacks", "lacks", "moves", "moves")):
+            case "insert" if free:
+                rows[free[0]] = (free[0], n, f"new {n}")
+                fold.came(table, (free[0],), rows[free[0]])
+            case "update" if key in rows:
+                rows[key] = (key, n, f"now {n}")
+                fold.came(table, (key,), rows[key])
+            case "delete" if key in rows:
+                del rows[key]
+                fold.gone(table, (key,))
+            case "lacks" if key in rows:
+                rows[key] = (key, n, rows[key][2])
+                fold.patched(table, (key,), (key,), (key, n, None), ["large"])
+            case "moves" if key in rows and free:
+                new = draw.choice(free)
+                rows[new] = (new, n, rows.pop(key)[2])
+                fold.gone(table, (key,))
+                fold.patched(table, (key,), (new,), (new, n, None), ["large"])
+        if draw.random() < 0.1 and not fold.is_moving:
+            fold.flush()
+    fold.flush()
+    for name, rows in here.items():
+        changed(rows, [each for each in found if each.table == name])
+    assert here == truth
+
+
+def test_a_thousand_rows_that_lack_values_are_one_patch() -> None:
+    """Also with whole rows, moved ones and those of another table in between."""
+    fields = [field_as("id", "BIGINT"), field_as("n", "BIGINT"), field_as("large", "STRING")]
+    table, other = (EventTable(name, fields, ("id",)) for name in "ab")
+    rows = {key: (key, 0, f"{key}") for key in range(1_000)}
+    found: list[Change] = []
+    fold = Fold(found)
+    for key in range(0, 1_000, 4):
+        fold.patched(table, (key,), (key,), (key, 1, None), ["large"])
+        fold.came(table, (key + 1,), (key + 1, 1, "whole"))
+        fold.patched(other, (key,), (key,), (key, 1, None), ["large"])
+        fold.gone(table, (key + 2,))
+        fold.patched(table, (key + 2,), (key + 5_000,), (key + 5_000, 1, None), ["large"])
+    fold.flush()
+    assert changed(rows, [each for each in found if each.table == "a"]) == 1
+    assert len(rows) == 1_000 and rows[5_000] == (5_000, 1, "2") and rows[1] == (1, 1, "whole") and 2 not in rows

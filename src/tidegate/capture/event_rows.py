@@ -7,7 +7,7 @@ key, which Debezium tells as a delete and an insert behind it, in the row that w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidegate.capture.event_files import Record
@@ -39,12 +39,24 @@ class EventTable:
         return row_of(self.name, [by_name[each] for each in self.key], image)
 
 
+@dataclass(slots=True)
+class _Pending:
+    """What is to be done to one table: first the rows that lack values, all read before any is written."""
+
+    patches: dict[tuple[Any, ...], tuple[tuple[Any, ...], tuple[str, ...]]] = field(default_factory=dict)
+    """By the key under which the rest of each is: the row, and what it lacks."""
+    patched: set[tuple[Any, ...]] = field(default_factory=set)
+    """The keys that they have themselves."""
+    rows: dict[tuple[Any, ...], tuple[Any, ...] | None] = field(default_factory=dict)
+    """By key the last row, behind the patches; None for what went."""
+
+
 class Fold:
     """Changes of rows, the last of each key."""
 
     def __init__(self, found: list[Change]) -> None:
         self.found = found
-        self._rows: dict[str, tuple[EventTable, dict[tuple[Any, ...], tuple[Any, ...] | None]]] = {}
+        self._pending: dict[str, _Pending] = {}
         self._moving: tuple[str, tuple[Any, ...], tuple[Any, ...] | None] | None = None
         """Table and key of what was deleted last, and the row that came in here before that."""
 
@@ -55,10 +67,10 @@ class Fold:
 
     def came(self, table: EventTable, key: tuple[Any, ...], row: tuple[Any, ...]) -> None:
         self._moving = None
-        self._of(table)[key] = row
+        self._of(table).rows[key] = row
 
     def gone(self, table: EventTable, key: tuple[Any, ...]) -> None:
-        rows = self._of(table)
+        rows = self._of(table).rows
         self._moving = table.name, key, rows.get(key)
         rows[key] = None
 
@@ -75,31 +87,40 @@ class Fold:
         absent: Sequence[str],
     ) -> None:
         """A row comes without values that are in the row with the key `was`, which goes if that is another one."""
+        at = self._of(table)
         if self.deleted_last(table) == was and self._moving is not None:  # It must still be there to be read.
-            rows, before = self._of(table), self._moving[2]
+            before = self._moving[2]
             if before is None:
-                del rows[was]
+                del at.rows[was]
             else:
-                rows[was] = before
-        self.flush()
-        self.found.append(Patch(table.name, [was], [row], [tuple(absent)]))
+                at.rows[was] = before
+        # It is read with the others unless one of them, or what stands behind them, has to be written first.
+        if was in at.rows or was in at.patches or was in at.patched or key in at.patched:
+            self.flush()
+            at = self._of(table)
+        at.rows.pop(key, None)  # Whatever was there is replaced, and would otherwise be written behind it.
+        at.patches[was] = row, tuple(absent)
+        at.patched.add(key)
         if was != key:
-            self.gone(table, was)
+            at.rows[was] = None
         self._moving = None
 
     def flush(self) -> None:
-        for name, (_, rows) in self._rows.items():
-            gone = [key for key, row in rows.items() if row is None]
-            came = [row for row in rows.values() if row is not None]
+        for name, at in self._pending.items():
+            gone = [key for key, row in at.rows.items() if row is None]
+            came = [row for row in at.rows.values() if row is not None]
+            if at.patches:
+                rows, absent = zip(*at.patches.values(), strict=True)
+                self.found.append(Patch(name, list(at.patches), list(rows), list(absent)))
             if gone:
                 self.found.append(Rows(name, gone, is_delete=True))
             if came:
                 self.found.append(Rows(name, came))
-        self._rows.clear()
+        self._pending.clear()
         self._moving = None
 
-    def _of(self, table: EventTable) -> dict[tuple[Any, ...], tuple[Any, ...] | None]:
-        return self._rows.setdefault(table.name, (table, {}))[1]
+    def _of(self, table: EventTable) -> _Pending:
+        return self._pending.setdefault(table.name, _Pending())
 
 
 def name_of(table: str) -> str:
