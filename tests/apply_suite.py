@@ -602,6 +602,50 @@ def test_two_under_one_name_do_not_both_apply(rig: Rig) -> None:
     assert rig.equal()
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_list_that_lacks_a_table_of_the_name_is_refused(rig: Rig, restart: bool) -> None:
+    """All tables of a name are at one position: what it passes over for one of them would never come."""
+    shop(rig)
+    rig.apply("orders")
+    with pytest.raises(InvalidArgument, match=r"also 'orders' is applied.*\(orders, items\).*another name="):
+        rig.apply("items", restart=restart)
+    with rig.db.transaction() as txn:
+        txn.upsert("orders", [(1, "both", 1)])
+        txn.upsert("items", [(1, 1, "both")])
+    rig.apply("orders", "items")
+    rig.db.upsert("items", [(1, 1, "later")])
+    with pytest.raises(InvalidArgument, match="also 'items' is applied"):
+        rig.apply("orders", restart=restart)
+    rig.apply()
+    assert rig.equal()
+
+
+def test_a_table_that_was_dropped_here_may_be_left_out(rig: Rig) -> None:
+    """Nothing of it is to come."""
+    shop(rig)
+    rig.apply()
+    rig.db.sql("DROP TABLE items")
+    rig.db.upsert("orders", [(1, "alone", 1)])
+    assert rig.apply("orders").transactions == 1
+    assert rig.equal("orders")
+
+
+def test_who_has_not_seen_that_a_table_was_added_does_not_write(rig: Rig) -> None:
+    """Else it would pass over the transactions of that table."""
+    shop(rig)
+    slow = Applier(rig.db, ["orders"], rig.url, name="n", policy="stop", chunk_rows=10, start="snapshot", restart=False)
+    slow.catch_up()
+    rig.apply("orders", "items", name="n")
+    rig.db.upsert("items", [(1, 1, "new")])
+    rig.db.upsert("orders", [(1, "new", 1)])
+    with pytest.raises(InUse, match="under the name 'n'"):
+        slow.catch_up()
+    with pytest.raises(InvalidArgument, match="also 'items' is applied"):
+        slow.catch_up()
+    rig.apply("orders", "items", name="n")
+    assert rig.equal()
+
+
 def test_names_are_independent_of_each_other(rig: Rig) -> None:
     shop(rig)
     rig.apply("orders", name="one")

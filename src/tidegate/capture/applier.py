@@ -24,12 +24,12 @@ from tidegate.capture.apply_feed import LogFeed, Window
 from tidegate.capture.apply_origin import applied_by, first_of, has_come_round, is_one_of, origin_text
 from tidegate.capture.apply_rows import Before, Parts, name_sql
 from tidegate.capture.initial_copy import copy_table
-from tidegate.capture.target import ApplyConflict, Conflict, State, Target, Violation, open_target
+from tidegate.capture.target import ApplyConflict, Conflict, State, Target, Violation, Written, open_target
 from tidegate.capture.target_tables import TableWriter, fit, state_of
 from tidegate.cdc.apply_plan import Chunk, cut, parents_first
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.read_gate import ReadAsk, ReadPlace
-from tidegate.errors import InvalidArgument
+from tidegate.errors import InvalidArgument, NotFound
 from tidegate.reads.consistency import Asked
 from tidegate.tables.schema import Table
 
@@ -95,8 +95,8 @@ class Applier:
         """Called after each chunk; may raise."""
         self._target: Target | None = None
         self._state: State | None = None
-        self._written: Timestamp | None = None
-        """The position that the target has."""
+        self._written: Written | None = None
+        """What the target says of itself."""
         self._feed: LogFeed | None = None
         self._writers: dict[str, TableWriter] = {}
         self._order: list[str] = []
@@ -147,7 +147,7 @@ class Applier:
             self._target = target = open_target(self._url)
             target.prepare()
             self._state = target.state(self._name)
-            self._written = None if self._state is None else self._state.position
+            self._written = None if self._state is None else self._state.written
         return self._target
 
     # -- beginning -------------------------------------------------------------------------------------------------
@@ -155,6 +155,8 @@ class Applier:
     def _begin(self, target: Target, place: ReadPlace) -> None:
         """Give the target the rows of tables that it has not had."""
         state = self._state
+        if state is not None:
+            self._check_all_are_named(target, state)
         if state is None or self._restart:
             self._from_nothing(target, place)
             return
@@ -181,6 +183,25 @@ class Applier:
         fresh = [name for name in self._tables if name not in state.tables]
         if fresh:
             self._copy(target, place.tables, fresh, state.position)
+
+    def _check_all_are_named(self, target: Target, state: State) -> None:
+        """All tables of a name have one position: one that is left out would lack what it passes over, for ever."""
+        left = [
+            name for name in state.tables if name not in self._tables and self._is_here(name, state.tables[name].id)
+        ]
+        if left and applied_by(state.origin) == self.origin:
+            raise InvalidArgument(
+                f"{target.shown}: under the name {self._name!r} also {', '.join(map(repr, left))} is applied, and all"
+                f" tables of a name are at one position: give all of them"
+                f" ({', '.join([*left, *self._tables])}),"
+                f" or another name=... for those you mean"
+            )
+
+    def _is_here(self, name: str, id: int) -> bool:
+        try:
+            return self._db.again(lambda: self._db.backend.table(name)).id == id
+        except NotFound:
+            return False  # It was dropped: nothing of it is to come.
 
     def _from_nothing(self, target: Target, place: ReadPlace) -> None:
         at = place.at
@@ -298,7 +319,8 @@ class Applier:
 
     def _settled(self, at: Timestamp) -> None:
         """The target's commit was carried out."""
-        self._written = self.done.position = at
+        self._written = self._the_state().written
+        self.done.position = at
 
     # -- windows ---------------------------------------------------------------------------------------------------
 
@@ -354,7 +376,7 @@ class Applier:
     def _pass(self, target: Target, at: Timestamp) -> None:
         """Nothing is to be written up to here. That is written down now and then."""
         self.done.position = max(self.done.position, at)
-        if self._written is not None and at.ms_since(self._written) >= _IDLE_MS:
+        if self._written is not None and at.ms_since(self._written.position) >= _IDLE_MS:
             target.mark_origin(self.origin, self._name)
             target.begin()
             self._put(target, at)

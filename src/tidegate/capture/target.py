@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -87,6 +87,13 @@ class TableState:
     """The names at the target, by the ids of the columns."""
 
 
+class Written(NamedTuple):
+    """What a target says of itself, to know whether somebody else has written it since."""
+
+    position: Timestamp
+    tables: str
+
+
 @dataclass(slots=True)
 class State:
     """How far a target is."""
@@ -94,6 +101,10 @@ class State:
     position: Timestamp
     origin: str
     tables: dict[str, TableState] = field(default_factory=dict)
+
+    @property
+    def written(self) -> Written:
+        return Written(self.position, self.encode())
 
     def encode(self) -> str:
         return json.dumps(
@@ -214,23 +225,24 @@ class Target(ABC):
         )
         return State.decode(*found[0]) if found else None
 
-    def put_state(self, name: str, state: State, before: Timestamp | None, applied_at: str) -> None:
-        """Write how far it is, within the transaction. `before` is the position that was read; None for none.
+    def put_state(self, name: str, state: State, before: Written | None, applied_at: str) -> None:
+        """Write how far it is, within the transaction. `before` is what was read; None for nothing.
 
-        Raises: `InUse` when somebody else has moved it since.
+        Raises: `InUse` when somebody else has moved it, or added a table, since.
         """
         mark = self.dialect.mark
+        written = (int(state.position), state.origin, applied_at, state.encode())
         if before is None:
             changed = self.many(
                 f"INSERT INTO {STATE_TABLE} (name, position, origin, applied_at, tables)"
                 f" VALUES ({mark}, {mark}, {mark}, {mark}, {mark}) ON CONFLICT (name) DO NOTHING",
-                [(name, int(state.position), state.origin, applied_at, state.encode())],
+                [(name, *written)],
             )
         else:
             changed = self.many(
                 f"UPDATE {STATE_TABLE} SET position = {mark}, origin = {mark}, applied_at = {mark}, tables = {mark}"
-                f" WHERE name = {mark} AND position = {mark}",
-                [(int(state.position), state.origin, applied_at, state.encode(), name, int(before))],
+                f" WHERE name = {mark} AND position = {mark} AND tables = {mark}",
+                [(*written, name, int(before.position), before.tables)],
             )
         if changed != 1:
             raise InUse(

@@ -216,12 +216,12 @@ def test_names_do_not_make_an_error_another_one(sqlite_rig: Rig) -> None:
     """A message that has `full` or `locked` in the name of a table is about the table."""
     rig = sqlite_rig
     rig.db.sql("CREATE TABLE is_locked (id BIGINT PRIMARY KEY, disk_is_full BIGINT)")
-    rig.apply("is_locked")
+    rig.apply("t", "is_locked")
     assert rig.there("is_locked") == []  # It is there, though it has no rows yet.
     rig.db.insert("is_locked", [(1, 1)])
     rig.at_target("DROP TABLE is_locked")
     with pytest.raises(InvalidArgument, match=r"'is_locked' is gone"):
-        rig.apply("is_locked")
+        rig.apply("t", "is_locked")
 
 
 TURNED_AWAY = "CREATE TRIGGER no BEFORE INSERT ON t WHEN new.id % 2 BEGIN SELECT RAISE(IGNORE); END"
@@ -375,12 +375,12 @@ def test_no_table_is_taken_for_what_a_chunk_asks_with(sqlite_rig: Rig, name: str
     rig = sqlite_rig
     rig.db.sql(f"CREATE TABLE IF NOT EXISTS {name} (id BIGINT PRIMARY KEY, s STRING)")
     rig.db.upsert(name, [(1, "a"), (2, "b")])
-    rig.apply(name)
+    rig.apply("t", name)
     for number in range(2):
         assert len(rig.here(name)) == 2  # Its view stays where a later query is answered.
         rig.db.upsert(name, [(1, f"{number}")])
         rig.db.upsert("t", [(1, f"t{number}")])
-        assert rig.apply(name).done.conflicts == 0
+        assert rig.apply("t", name).done.conflicts == 0
     assert rig.equal(name)
 
 
