@@ -127,10 +127,10 @@ class DebeziumSource(Source):
         record, event = some[0]
         schema = schema_of(record, event)
         if schema is not None:
-            fields = fields_of(schema)
+            fields = self._fields(name, schema)
         else:
-            fields = fields_by_values(image for _, each in some for image in (each.after or each.before,) if image)
-        fields = [self._chosen(name, each) for each in fields]
+            said = fields_by_values(image for _, each in some for image in (each.after or each.before,) if image)
+            fields = [self._chosen(name, each) for each in said]
         names = [each.name for each in fields]
         key = self._keys.get(name.lower()) or next((tuple(each.key) for each, _ in some if each.key), ())
         if not key or any(each not in names for each in key):
@@ -140,9 +140,12 @@ class DebeziumSource(Source):
             )
         return EventTable(name, fields, key, schema)
 
-    def _chosen(self, table: str, field: Field) -> Field:
+    def _fields(self, table: str, schema: Sequence[Mapping[str, Any]]) -> list[Field]:
+        return [self._chosen(table, *each) for each in zip(fields_of(schema), schema, strict=True)]
+
+    def _chosen(self, table: str, field: Field, schema: Mapping[str, Any] | None = None) -> Field:
         type = self._types.get(f"{table}.{field.name}".lower())
-        return field if type is None else field_as(field.name, type)
+        return field if type is None else field_as(field.name, type, schema)
 
     # Snapshot.
 
@@ -425,7 +428,7 @@ class DebeziumSource(Source):
             if schema == table.schema:
                 return False
             table.schema = schema
-            fields = [self._chosen(table.name, each) for each in fields_of(schema)]
+            fields = self._fields(table.name, schema)
         else:
             new = [each for each in event.after or () if each not in {name for name, _ in was}]
             if not new:

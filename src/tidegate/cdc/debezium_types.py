@@ -70,11 +70,41 @@ def _decimal(scale: int) -> Convert:
     return convert
 
 
+def _fitting(precision: int, scale: int, read: Convert) -> Convert:
+    """Numbers that a type has place for, without rounding."""
+
+    def convert(value: Any) -> Decimal:
+        found: Decimal = read(value)
+        if found:
+            _, digits, last = found.normalize(_EXACT).as_tuple()
+            if not isinstance(last, int) or -last > scale or len(digits) + last > precision - scale:
+                raise ValueError(f"no DECIMAL({precision}, {scale})")
+        return found
+
+    return convert
+
+
+def _number(value: Any) -> Decimal:
+    """A decimal that brings its scale along, or that is written as a text."""
+    if isinstance(value, Mapping):
+        found: Decimal = _decimal(int(value["scale"]))(value["value"])
+        return found
+    return Decimal(str(value))
+
+
+def _text(value: Decimal) -> str:
+    return f"{value:f}"
+
+
 def _variable(value: Any) -> str:
-    """A decimal that brings its scale along."""
-    if not isinstance(value, Mapping):
-        return str(value)
-    return str(_decimal(int(value["scale"]))(value["value"]))
+    return _text(_number(value)) if isinstance(value, Mapping) else str(value)
+
+
+def _whole(value: Any) -> int:
+    found = int(value)
+    if found != value and str(found) != value:
+        raise ValueError(f"no whole number: {value!r}")
+    return found
 
 
 def _days(value: Any) -> date:
@@ -122,8 +152,10 @@ _LOGICAL: Final[dict[str, tuple[str, Convert]]] = {
     "org.apache.kafka.connect.data.Decimal": ("DECIMAL", _same),
 }
 _CHOSEN: Final[dict[str, Convert]] = {
-    "BIGINT": int,
-    "INT": int,
+    "BIGINT": _whole,
+    "INT": _whole,
+    "SMALLINT": _whole,
+    "TINYINT": _whole,
     "DOUBLE": float,
     "STRING": _json,
     "BOOLEAN": _same,
@@ -132,7 +164,7 @@ _CHOSEN: Final[dict[str, Convert]] = {
     "TIMESTAMP": _zoned,
     "TIMESTAMP_NTZ": _micros,
 }
-_DECIMAL: Final = re.compile(r"DECIMAL\((\d+),\s*(\d+)\)", re.IGNORECASE)
+_DECIMAL: Final = re.compile(r"DECIMAL\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", re.IGNORECASE)
 
 
 def fields_of(schema: Sequence[Mapping[str, Any]]) -> list[Field]:
@@ -155,20 +187,44 @@ def _typed(field: Mapping[str, Any]) -> tuple[str, Convert]:
     return _PLAIN.get(type, ("STRING", _json))
 
 
-def field_as(name: str, type: str) -> Field:
-    """A column of a type that is known from before, or chosen. Raises: `SourceUnreadable` for one that there is not."""
+def field_as(name: str, type: str, schema: Mapping[str, Any] | None = None) -> Field:
+    """A column of a type that is known from before, or chosen; `schema` is what an event's says of its values.
+
+    Raises: `SourceUnreadable` for a type that there is not.
+    """
+    number, said = (None, ("", _same)) if schema is None else (_number_of(schema), _typed(schema))
     found = _DECIMAL.fullmatch(type)
     if found:
-        return Field(name, type, _decimal(int(found[2])))
+        precision, scale = int(found[1]), int(found[2] or 0)
+        is_text = schema is not None and schema.get("type") == "string"
+        read = number or (_number if is_text else _decimal(scale))
+        return Field(name, f"DECIMAL({precision}, {scale})", _fitting(precision, scale, read))
+    if type.upper() == said[0]:
+        return Field(name, *said)
     if type.upper().startswith("ARRAY<"):
-        inner = field_as(name, type[6:-1]).convert
-        return Field(name, type, lambda values: [None if each is None else inner(each) for each in values])
+        _, inner_type, inner, _ = field_as(name, type[6:-1], schema and schema.get("items"))
+        return Field(
+            name, f"ARRAY<{inner_type}>", lambda values: [None if each is None else inner(each) for each in values]
+        )
     convert = _CHOSEN.get(type.upper()) or next(
         (each for plain, each in _PLAIN.values() if plain == type.upper()), None
     )
     if convert is None:
         raise SourceUnreadable(f"column {name!r}: values of events are no {type}")
+    if number is not None:
+        last = _text if type.upper() == "STRING" else convert
+        return Field(name, type.upper(), lambda value: last(number(value)))
     return Field(name, type.upper(), convert)
+
+
+def _number_of(schema: Mapping[str, Any]) -> Convert | None:
+    """What reads the digits of a decimal, if that is what an event's schema says."""
+    match schema.get("name"):
+        case "org.apache.kafka.connect.data.Decimal":
+            return _decimal(int((schema.get("parameters") or {}).get("scale", 0)))
+        case "io.debezium.data.VariableScaleDecimal":
+            return _number
+    return None
 
 
 def fields_by_values(rows: Iterable[Mapping[str, Any]]) -> list[Field]:
@@ -222,9 +278,9 @@ def row_of(
         try:
             found.append(convert(value))
         except (ValueError, TypeError, KeyError, ArithmeticError) as error:
-            said = repr(value)[:60]
+            said, better = repr(value)[:60], "DOUBLE" if isinstance(value, float) else "STRING"
             raise SourceUnreadable(
                 f'table {table!r}, column {name!r}: {said} is no {type}; choose its type: types={{"{table}.{name}":'
-                f' "STRING"}}'
+                f' "{better}"}}, and take a new snapshot: restart=True, or --restart'
             ) from error
     return tuple(found)

@@ -248,6 +248,74 @@ def test_types_by_values_and_keys_by_what_the_user_says_where_events_carry_neith
     assert change.rows == [(1, "a", 1.5, None, '["x"]')]
 
 
+TEXT = {"type": "string"}
+CENTS = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "2"}}
+SCALED = {"type": "struct", "name": "io.debezium.data.VariableScaleDecimal"}
+MILLIS = {"type": "int64", "name": "io.debezium.time.Timestamp"}
+
+
+@pytest.mark.parametrize(
+    ("said", "value", "chosen", "type", "read"),
+    [
+        (TEXT, "1234", "DECIMAL(10, 2)", "DECIMAL(10, 2)", Decimal(1234)),
+        (TEXT, "-12.50", "decimal(10,2)", "DECIMAL(10, 2)", Decimal("-12.50")),
+        (CENTS, "BNI=", "DECIMAL(10,4)", "DECIMAL(10, 4)", Decimal("12.34")),
+        (CENTS, "BNI=", "STRING", "STRING", "12.34"),
+        (CENTS, "AA==", "STRING", "STRING", "0.00"),
+        (CENTS, "BNI=", "DOUBLE", "DOUBLE", 12.34),
+        (SCALED, {"scale": 8, "value": "AQ=="}, "STRING", "STRING", "0.00000001"),
+        (SCALED, {"scale": 1, "value": "BNI="}, "DECIMAL(10,2)", "DECIMAL(10, 2)", Decimal("123.4")),
+        (MILLIS, 1_700_000_000_000, "TIMESTAMP_NTZ", "TIMESTAMP_NTZ", datetime(2023, 11, 14, 22, 13, 20)),
+        ({"type": "array", "items": CENTS}, ["BNI=", None], "ARRAY<STRING>", "ARRAY<STRING>", ["12.34", None]),
+    ],
+)
+def test_values_of_a_chosen_type_are_read_as_their_events_say_that_they_are_written(
+    tmp_path, said, value, chosen, type, read
+):
+    """Also behind a resume, where only the type is known until the next event."""
+    c = Connector()
+    path = tmp_path / "events.jsonl"
+    fields = [STRUCTS["items"][0], {"field": "p", "optional": True, **said}]
+    row = {"id": 1, "p": value}
+    write(path, [c.begin(1), c.change(1, "c", "t", after=row, fields=fields), c.end(1)])
+    source = DebeziumSource(str(path), types={"t.p": chosen})
+    model = captured(source)
+    assert model.shapes["t"].columns[1].type == type
+    for each in source.transactions(0):
+        model.take(each)
+    again = resumed(DebeziumSource(str(path), types={"t.p": chosen}), model)
+    write(path, [c.begin(2), c.change(2, "c", "t", after={**row, "id": 2}, fields=fields), c.end(2)])
+    for each in again.transactions(0):
+        model.take(each)
+    assert [each["p"] for each in model.rows["t"].values()] == [read, read]
+    assert model.shapes["t"].columns[1].type == type
+
+
+@pytest.mark.parametrize("value", ["12.345", "123456789", "NaN"])
+def test_a_number_that_a_chosen_type_has_no_place_for_is_refused(tmp_path, value):
+    c = Connector()
+    path = tmp_path / "events.jsonl"
+    fields = [STRUCTS["items"][0], {"field": "p", **TEXT}]
+    write(path, [c.begin(1), c.change(1, "c", "t", after={"id": 1, "p": value}, fields=fields), c.end(1)])
+    source = DebeziumSource(str(path), types={"t.p": "DECIMAL(10, 2)"})
+    captured(source)
+    with pytest.raises(SourceUnreadable, match=rf"column 'p': '{value}' is no DECIMAL\(10, 2\)"):
+        everything(source)
+
+
+@pytest.mark.parametrize(("value", "better"), [(1.75, "DOUBLE"), ("007", "STRING"), ("x", "STRING")])
+def test_a_value_that_is_not_of_the_type_that_was_guessed_is_refused_and_says_what_to_do(tmp_path, value, better):
+    """Events without schemas: whole numbers in all rows so far are no promise."""
+    c = Connector(schemas=False)
+    path = tmp_path / "events.jsonl"
+    write(path, [c.begin(1), c.change(1, "c", "t", after={"id": 1, "x": 1}), c.end(1)])
+    source = DebeziumSource(str(path))
+    captured(source)
+    write(path, [c.begin(2), c.change(2, "c", "t", after={"id": 2, "x": value}), c.end(2)])
+    with pytest.raises(SourceUnreadable, match=rf"is no BIGINT; choose its type: types={{\"t\.x\": \"{better}\"}}"):
+        everything(source)
+
+
 def test_a_new_column_reshapes_its_table_before_its_rows_come(tmp_path):
     c = Connector()
     path = tmp_path / "events.jsonl"
