@@ -486,6 +486,76 @@ def test_added_and_renamed_columns_follow(rig: Rig) -> None:
     assert rig.there("SELECT id, total FROM orders WHERE id IN (3, 5)") == [(3, 1), (5, None)]
 
 
+def test_exchanged_names_of_columns_follow(rig: Rig) -> None:
+    """Columns are known by their ids: a row that was there has its values under the names that they have now."""
+    rig.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, a STRING, b STRING, c STRING)")
+    rig.db.insert("t", [(1, "a1", "b1", "c1")])
+    rig.apply()
+    for each in ("a TO x", "b TO a", "c TO b", "x TO c"):
+        rig.db.sql(f"ALTER TABLE t RENAME COLUMN {each}")
+    rig.db.insert("t", [(2, "in c", "in a", "in b")])
+    rig.apply()
+    assert rig.there("SELECT id, c, a, b FROM t") == rig.here("t")
+    rig.db.sql("ALTER TABLE t RENAME COLUMN a TO d")
+    rig.db.sql("ALTER TABLE t ADD COLUMN a STRING")
+    rig.db.upsert("t", [(1, "c", "d", "b", "a")])
+    rig.apply()
+    assert rig.there("SELECT id, c, d, b, a FROM t") == rig.here("t")
+
+
+@pytest.mark.parametrize("between", [False, True])
+@pytest.mark.parametrize("again", ["RENAME COLUMN a TO b", "ADD COLUMN b STRING"])
+def test_a_name_of_a_dropped_column_is_not_taken_for_another_one(rig: Rig, again: str, between: bool) -> None:
+    """The rows there have the dropped column's values under it: it is refused until that column makes room."""
+    rig.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, a STRING, b STRING)")
+    rig.db.insert("t", [(1, "a1", "b1")])
+    rig.apply()
+    rig.db.sql("ALTER TABLE t DROP COLUMN b")
+    if between:
+        rig.db.insert("t", [(7, "a7")])
+        rig.apply()
+    rig.db.sql(f"ALTER TABLE t {again}")
+    rig.db.insert("t", [{"id": 2, "b": "new"}])
+    for policy in ("stop", "overwrite", "skip"):
+        with pytest.raises(InvalidArgument, match=r"column 'b' of table 't' .*before it was dropped.*restart=True"):
+            rig.apply(policy=policy)
+    rig.at_target("ALTER TABLE t RENAME COLUMN b TO old_b")
+    rig.apply()
+    names = "id, b" if again.startswith("RENAME") else "id, a, b"
+    order = str
+    assert sorted(rig.there(f"SELECT {names} FROM t"), key=order) == sorted(rig.here("t"), key=order)
+
+
+def test_a_name_of_a_dropped_column_can_be_used_after_a_restart(rig: Rig) -> None:
+    rig.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, a STRING, b STRING)")
+    rig.db.insert("t", [(1, "a1", "b1")])
+    rig.apply()
+    rig.db.sql("ALTER TABLE t DROP COLUMN b")
+    rig.db.sql("ALTER TABLE t RENAME COLUMN a TO b")
+    rig.db.insert("t", [(2, "new")])
+    rig.apply(restart=True)
+    rig.db.upsert("t", [(1, "newer")])
+    rig.apply()
+    assert rig.there("SELECT id, b FROM t") == rig.here("t")
+
+
+@pytest.mark.parametrize("change", ["ADD COLUMN mark STRING", "RENAME COLUMN who TO mark"])
+def test_the_targets_own_column_is_not_taken_for_one_that_gets_its_name(rig: Rig, change: str) -> None:
+    """Added by hand before, and empty, it is used; with values it is not ours."""
+    shop(rig)
+    rig.apply()
+    rig.at_target("ALTER TABLE orders ADD COLUMN note TEXT", "ALTER TABLE orders ADD COLUMN mark TEXT")
+    rig.at_target("UPDATE orders SET mark = 'own'")
+    rig.db.sql("ALTER TABLE orders ADD COLUMN note STRING")
+    rig.db.upsert("orders", [(1, "ann", 1, "n")])
+    rig.apply()
+    assert rig.there("SELECT id, who, total, note FROM orders WHERE id = 1") == [(1, "ann", 1, "n")]
+    rig.db.sql(f"ALTER TABLE orders {change}")
+    rig.db.upsert("orders", [{"id": 1, "mark": "m"}])
+    with pytest.raises(InvalidArgument, match=r"column 'mark' .*its own.*restart=True"):
+        rig.apply()
+
+
 def test_a_table_that_is_there_is_used_and_may_have_more_columns(rig: Rig) -> None:
     """Fact 23: creating is idempotent; columns that do without a value are left alone."""
     shop(rig)

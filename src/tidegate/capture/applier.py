@@ -292,8 +292,9 @@ class Applier:
             schema = tables[name].at(at)
             writer = self._writers.get(name)
             if writer is None or writer.schema.version != schema.version:
-                self._writers[name] = fit(target, name, schema, state.tables.get(name))
-                state.tables[name] = state_of(tables[name].id, schema)
+                known = state.tables.get(name)
+                self._writers[name] = fit(target, name, schema, known)
+                state.tables[name] = state_of(tables[name].id, self._writers[name], known)
                 changed = True
         if changed:
             references = {

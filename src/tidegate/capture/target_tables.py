@@ -1,12 +1,13 @@
 """`TableWriter`: a table of ours at a target: which columns go where, and rows as the target takes them.
 
 A table that is not there is created with our columns and key. One that is there must have all of them; what it has
-besides must do without a value. Columns that are added or renamed here are added and renamed there; one that is dropped
-here stays there, and is not written any more.
+besides must do without a value. Columns that are added or renamed here are added and renamed there, by their ids; one
+that is dropped here stays there, and is not written any more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
@@ -115,28 +116,80 @@ def fit(target: Target, name: str, schema: TableSchema, known: TableState | None
     return writer
 
 
-def state_of(table_id: int, schema: TableSchema) -> TableState:
-    """What a target is to remember of a table."""
-    return TableState(table_id, {each.id: each.name for each in schema.columns})
+def state_of(table_id: int, writer: TableWriter, known: TableState | None) -> TableState:
+    """What a target is to remember of a table: also columns that were dropped here, for as long as it has them."""
+    columns = {each.id: each.name for each in writer.schema.columns}
+    taken = {name.casefold() for name in columns.values()}
+    for id, name in known.columns.items() if known is not None else ():
+        if id not in columns and name.casefold() not in taken and writer.shape.column(name) is not None:
+            columns[id] = name
+    return TableState(table_id, columns)
 
 
 def _follow(target: Target, shape: TargetTable, schema: TableSchema, known: TableState) -> TargetTable:
-    """Add and rename what was added and renamed since."""
-    changed = False
+    """Add and rename what was added and renamed since, by the ids of the columns.
+
+    Raises: `InvalidArgument` when the target has another column under a name that one has now.
+    """
+    there = {id: found.name for id, name in known.columns.items() if (found := shape.column(name)) is not None}
+    holders = {name.casefold(): id for id, name in there.items()}
+    ids = {each.id for each in schema.columns}
+    renamed: dict[int, tuple[str, str]] = {}
+    added: list[Column] = []
     for each in schema.columns:
-        if shape.column(each.name) is not None:
+        before = there.get(each.id)
+        if before is not None and before.casefold() == each.name.casefold():
             continue
-        before = known.columns.get(each.id)
-        if before is not None and shape.column(before) is not None:
-            target.run(
-                f"ALTER TABLE {quoted(shape.name)} RENAME COLUMN {column_quoted(before)} TO {column_quoted(each.name)}"
-            )
-            changed = True
-        elif before is None:
-            kind = target.column_type(each.type)
-            target.run(f"ALTER TABLE {quoted(shape.name)} ADD COLUMN {column_quoted(each.name)} {kind}")
-            changed = True
-    return _there(target, shape.name) if changed else shape
+        holder = holders.get(each.name.casefold())
+        if holder is not None and holder not in ids:
+            raise _taken(target, shape, each, before, "it had that name here before it was dropped")
+        is_own = holder is None and shape.column(each.name) is not None
+        if is_own and (before is not None or (each.id not in known.columns and _has_values(target, shape, each.name))):
+            raise _taken(target, shape, each, before, "it is its own")
+        if before is not None:
+            renamed[each.id] = before, each.name
+        elif each.id not in known.columns and not is_own:
+            added.append(each)
+    table = quoted(shape.name)
+    for old, new in _in_turn(dict(renamed), shape):
+        target.run(f"ALTER TABLE {table} RENAME COLUMN {column_quoted(old)} TO {column_quoted(new)}")
+    for each in added:
+        target.run(f"ALTER TABLE {table} ADD COLUMN {column_quoted(each.name)} {target.column_type(each.type)}")
+    return _there(target, shape.name) if renamed or added else shape
+
+
+def _in_turn(renamed: dict[int, tuple[str, str]], shape: TargetTable) -> Iterator[tuple[str, str]]:
+    """Old and new names, each new one when it is free; those that go round have another one for a while."""
+    while renamed:
+        old_names = {old.casefold() for old, _ in renamed.values()}
+        id = next((id for id, (_, new) in renamed.items() if new.casefold() not in old_names), None)
+        if id is not None:
+            yield renamed.pop(id)
+            continue
+        id, (old, new) = next(iter(renamed.items()))
+        aside = f"tidegate_{id}"
+        while shape.column(aside) is not None:
+            aside += "_"
+        yield old, aside
+        renamed[id] = aside, new
+
+
+def _has_values(target: Target, shape: TargetTable, name: str) -> bool:
+    column = shape.column(name)
+    if column is None or column.is_generated:
+        return False
+    return bool(
+        target.run(f"SELECT 1 FROM {quoted(shape.name)} WHERE {column_quoted(column.name)} IS NOT NULL LIMIT 1")
+    )
+
+
+def _taken(target: Target, shape: TargetTable, column: Column, before: str | None, why: str) -> InvalidArgument:
+    was = "was added" if before is None else f"was {before!r} before"
+    return InvalidArgument(
+        f"{target.shown}: column {column.name!r} of table {shape.name!r} {was}, and there is another column of that"
+        f" name at the target ({why}), whose values are not ours; rename or drop it there and repeat, or start anew"
+        f" with restart=True"
+    )
 
 
 def _there(target: Target, name: str) -> TargetTable:
