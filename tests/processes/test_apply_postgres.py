@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +18,7 @@ from apply_rig import Rig
 from apply_suite import *  # noqa: F403
 from helpers import eventually
 from pg_server import Server
-from tidegate.capture.target import ApplyConflict, identity_of
+from tidegate.capture.target import ApplyConflict, TargetBusy, identity_of, open_target
 from tidegate.errors import Unavailable
 
 
@@ -248,6 +249,34 @@ def test_what_is_written_carries_its_origin_in_the_servers_log(rig: Rig) -> None
     assert kinds.index("O") < kinds.index("C") < kinds.rindex("B")
     origin = next(each for each in messages if each[:1] == b"O")
     assert origin[9:].rstrip(b"\0").decode() == f"tidegate:{rig.db.id.hex()}"
+
+
+def test_several_that_begin_at_once_find_what_the_first_has_created(rig: Rig) -> None:
+    """`CREATE TABLE IF NOT EXISTS` of two at once fails for one of them: it looks again."""
+    rig.at_target("BEGIN", "CREATE TABLE tidegate_applied (name text)")
+    with ThreadPoolExecutor(1) as pool:
+        target = open_target(rig.url)
+        prepared = pool.submit(target.prepare)
+        eventually(lambda: rig.there("SELECT 1 FROM pg_locks WHERE NOT granted") != [])
+        rig.at_target("COMMIT")
+        assert prepared.result() is None
+    target.close()
+
+
+def test_who_creates_a_table_that_another_one_creates_may_repeat(rig: Rig) -> None:
+    rig.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY)")
+    target = open_target(rig.url)
+    target.prepare()
+    rig.at_target("BEGIN", "CREATE TABLE t (id bigint PRIMARY KEY)")
+    with ThreadPoolExecutor(1) as pool:
+        applied = pool.submit(rig.apply)
+        eventually(lambda: rig.there("SELECT 1 FROM pg_locks WHERE NOT granted") != [])
+        rig.at_target("COMMIT")
+        with pytest.raises(TargetBusy, match="has created the same table at the same time"):
+            applied.result()
+    target.close()
+    rig.apply()
+    assert rig.equal()
 
 
 def test_a_database_is_known_whichever_way_it_is_reached(postgres: Server, rig: Rig, pg_database: str) -> None:

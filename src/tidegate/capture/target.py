@@ -84,7 +84,7 @@ class TableState:
 
     id: int
     columns: dict[int, str] = field(default_factory=dict)
-    """The names at the target, by the ids of the columns."""
+    """The names at the target, by the ids of the columns; also of those that were dropped here and are there still."""
 
 
 class Written(NamedTuple):
@@ -215,6 +215,10 @@ class Target(ABC):
                 f" origin TEXT NOT NULL, applied_at TEXT NOT NULL, tables TEXT NOT NULL)"
             )
             self.commit()
+        except TargetBusy:
+            self.rollback()
+            if self.shape(STATE_TABLE) is None:  # Else somebody else has created it meanwhile.
+                raise
         except BaseException:
             self.rollback()
             raise

@@ -23,6 +23,8 @@ from tidegate.errors import DiskFull, InvalidArgument, Unavailable
 _CONNECT_S: Final = 10
 _ORIGIN_S: Final = 2.0
 """How long a session that has our origin may take to end."""
+_NAMES: Final = ("pg_type_typname_nsp_index", "pg_class_relname_nsp_index")
+"""What two that create one table at once stumble over."""
 _TYPES: Final = {
     pa.bool_(): "boolean",
     pa.int8(): "smallint",
@@ -182,6 +184,11 @@ class PostgresTarget(Target):
             return Violation(text, is_value=True)  # psycopg itself has refused it: the server was not asked.
         if not state and isinstance(error, self._psycopg.ProgrammingError | self._psycopg.NotSupportedError):
             return TargetRefused(f"{self.shown}: {text}; nothing of the chunk was applied")
+        if state == "42P07" or (state == "23505" and error.diag.constraint_name in _NAMES):
+            return TargetBusy(
+                f"{self.shown}: somebody else has created the same table at the same time ({text}); nothing of the"
+                f" chunk was applied, and a repeat goes on"
+            )
         match state[:2], state:
             case "23", _:
                 return Violation(text, is_unique=state in ("23505", "23P01"))
