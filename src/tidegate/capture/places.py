@@ -107,6 +107,12 @@ class Places:
         ).rows()
         return found[0]["source"] if found else None
 
+    def others(self) -> dict[str, str]:
+        """The tables that other captures fill, by what they are called here, and which one does."""
+        sql = f"SELECT target, capture FROM {TABLES} WHERE capture <> ?"
+        found = self._db.query(sql, "strong", params=[self._capture]).rows()
+        return {each["target"]: each["capture"] for each in found}
+
     def claim(self, txn: Transaction) -> None:
         """Let the transaction fail when another capture of the same name takes over meanwhile."""
         txn.read_hashes(HOLDERS, self._claimed)

@@ -125,12 +125,14 @@ class Taker:
         twice = sorted({each for each in names if names.count(each) > 1})
         if twice:
             raise InvalidArgument(f"two tables of the source would be {twice[0]!r} here; name them with into={{...}}")
+        self._check_own(found.values())
         for target in found.values():
             self._make(target, must_be_empty=True)
         return {name: self._in_order(each) for name, each in found.items()}
 
     def make_again(self, tables: Sequence[SourceTable]) -> dict[str, Target]:
         """Tables for a capture that reads everything anew: as they are at the source now."""
+        self._check_own(map(self._target, tables))
         for shape in tables:
             target = self._target(shape)
             if self._db.find_table(target.name) is None:
@@ -154,6 +156,16 @@ class Taker:
                 f"table {target.name!r} has rows that do not come from this source; drop it, or choose another name"
                 f" with into={{{target.shape.name!r}: ...}}"
             )
+
+    def _check_own(self, targets: Iterable[Target]) -> None:
+        """Raises: `InvalidArgument` for a table that another capture fills: rows of both would be mixed."""
+        others = self._places.others()
+        for target in targets:
+            if target.name in others:
+                raise InvalidArgument(
+                    f"table {target.name!r} belongs to capture {others[target.name]!r} of this database; choose another"
+                    f" name for this one with into={{{target.shape.name!r}: ...}}"
+                )
 
     def _columns(self, name: str) -> tuple[list[Column], tuple[str, ...]]:
         schema = self._db.table(name, fresh=True).table.schema
@@ -188,6 +200,7 @@ class Taker:
                 name = targets[batch.table].name
                 place.rows += txn.upsert(name, self._as_here(name, work, batch.table, batch.rows))
                 progress(batch.table, len(batch.rows))
+            self._check_own(targets.values())  # Another one may have begun meanwhile.
             self._places.write(txn, place)
             self._places.write_tables(txn, targets.values())
             self._places.forget_tables(txn, self.place.targets.keys() - targets.keys())
@@ -392,6 +405,7 @@ class Taker:
         target = self._target(steps[-1].table)
         known = self.place.targets.get(name)
         if known is None:
+            self._check_own([target])
             self._make(target, must_be_empty=not is_ours)
             return
         columns, _ = self._columns(target.name)
