@@ -432,9 +432,9 @@ def test_a_snapshot_that_cannot_begin_leaves_the_publication_of_others_and_takes
 
 
 def test_what_an_interrupted_capture_left_can_be_dropped_though_the_database_knows_nothing_of_it(db, url, tmp_path):
-    with opened(url, name="leak") as source:
-        begin(source)
     with tidegate.open(tmp_path / "here.tide") as here:
+        with opened(url, name="leak", owner=here.id.hex()) as source:
+            begin(source)
         assert drop_capture(here, url, "leak") == "leak"
         assert made(db) == []
         with pytest.raises(NotFound, match=r"this database has no capture 'leak', and .* has nothing of one"):

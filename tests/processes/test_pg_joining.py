@@ -20,6 +20,7 @@ from tidegate.capture import pg_joining
 from tidegate.capture.pg_source import PgSource
 from tidegate.capture.source import Reshaped, Rows
 from tidegate.database.settings import DatabaseSettings
+from tidegate.errors import NotFound
 
 Db = psycopg.Connection[Any]
 
@@ -254,3 +255,57 @@ def test_it_joins_a_database_with_what_is_asked_of_it(tmp_path: Any, db: Db, url
             capture.catch_up()
         found = here.query("SELECT count(*) AS n, min(v) AS v FROM brand", "strong").rows()
         assert found == [{"n": 2500, "v": "last"}]
+
+
+def test_a_table_that_cannot_be_taken_here_is_left_out_and_the_others_go_on(tmp_path: Any, db: Db, url: str) -> None:
+    """Names that are none here, and such as are taken."""
+    with tidegate.open(tmp_path / "x.tide", settings=DatabaseSettings(pipeline=False)) as here:
+        here.sql("CREATE TABLE mine (id INT PRIMARY KEY)")
+        with here.capture(url, name="c") as capture:
+            db.execute('CREATE TABLE "odd name" (id int PRIMARY KEY); CREATE TABLE mine (id int PRIMARY KEY)')
+            db.execute("CREATE TABLE capture_tables (id int PRIMARY KEY); CREATE TABLE brand (id int PRIMARY KEY)")
+            capture.catch_up()
+            assert set(capture.tables) == {"first", "brand"}
+            left_out = capture.status()["left_out"]
+            assert sorted(left_out) == ["capture_tables", "mine", "odd name"]
+            assert "into=" in left_out["mine"] and "into=" in left_out["odd name"]
+
+
+def test_captures_of_two_databases_of_a_server_and_into_two_databases_have_slots_of_their_own(
+    tmp_path: Any, postgres: Server, pg_database: str, db: Db, url: str
+) -> None:
+    """Slots are the server's: one capture must not take another's away."""
+    settings = DatabaseSettings(pipeline=False)
+    with postgres.database() as other, postgres.connect(other) as there_too:
+        there_too.execute("CREATE TABLE second (id int PRIMARY KEY)")
+        with (
+            tidegate.open(tmp_path / "x.tide", settings=settings) as one,
+            tidegate.open(tmp_path / "y.tide", settings=settings) as two,
+        ):
+            with one.capture(url) as first:
+                first.catch_up()
+            with one.capture(postgres.url(other)) as second, two.capture(url) as third:
+                second.catch_up()
+                third.catch_up()
+            db.execute("INSERT INTO first VALUES (7, 'late')")
+            for here in (one, two):
+                with here.capture(url) as first:
+                    first.catch_up()
+                assert here.query("SELECT count(*) AS n FROM first", "strong").rows() == [{"n": 2}]
+
+
+def test_a_capture_of_named_tables_goes_on_without_one_that_is_gone(tmp_path: Any, db: Db, url: str) -> None:
+    with tidegate.open(tmp_path / "x.tide", settings=DatabaseSettings(pipeline=False)) as here:
+        db.execute("CREATE TABLE gone (id int PRIMARY KEY); CREATE TABLE moved (id int PRIMARY KEY)")
+        names = ["first", "gone", "moved"]
+        with here.capture(url, name="c", tables=names) as capture:
+            capture.catch_up()
+        db.execute("DROP TABLE gone; ALTER TABLE moved RENAME TO elsewhere; INSERT INTO elsewhere VALUES (1)")
+        db.execute("INSERT INTO first VALUES (2, 'b')")
+        for _ in range(2):
+            with here.capture(url, name="c", tables=names) as capture:
+                capture.catch_up()
+        assert here.query("SELECT count(*) AS n FROM moved", "strong").rows() == [{"n": 1}]
+        assert here.query("SELECT count(*) AS n FROM first", "strong").rows() == [{"n": 2}]
+        with pytest.raises(NotFound, match="'gone'"):
+            here.capture(url, name="c", tables=names, restart=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from tidegate.capture.following import Into
+from tidegate.capture.following import Into, target_name
 from tidegate.capture.opening import open_source
 from tidegate.capture.places import Place, Places
 from tidegate.capture.source import Source, SourceTable
@@ -223,6 +223,7 @@ class Capture:
                 )
             place = places.load()
             wanted = self._tables_of(place)
+            source.refuses = self._refuses
             tables = source.tables(wanted)
             self._tables_named(tables)
             self._left_out = dict(source.left_out)
@@ -256,6 +257,18 @@ class Capture:
                 f" under another name, or everything anew with restart=True"
             )
         return place.wanted
+
+    def _refuses(self, table: SourceTable) -> str | None:
+        """Why a new table of the source cannot be taken."""
+        try:
+            name = target_name(table.name, self._into)
+        except InvalidArgument as error:
+            return str(error)
+        if self._taker is not None and table.name in self._taker.place.targets:
+            return None
+        if self._db.find_table(name) is None:
+            return None
+        return f"there is another table {name!r} here; drop it, or capture anew with into={{{table.name!r}: ...}}"
 
     def _tables_named(self, tables: Sequence[SourceTable]) -> None:
         """Raises: `InvalidArgument` when `into` names what is not captured."""

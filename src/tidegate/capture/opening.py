@@ -45,7 +45,7 @@ def open_source(url: str, name: str | None = None, db: Database | None = None, *
             case "postgresql" | "postgres":
                 from tidegate.capture.pg_source import PgSource
 
-                return PgSource(url, name=name or "", **options)
+                return PgSource(url, name=name or "", owner="" if db is None else db.id.hex(), **options)
             case "debezium":
                 from tidegate.capture.debezium_source import DebeziumSource
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import psycopg
 
 _TABLES: Final = """
-SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relreplident::text, c.relfilenode
+SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relreplident::text, c.relfilenode, c.relnatts
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
   AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
@@ -27,6 +27,17 @@ SELECT attrelid, attnum, attname, atttypid, atttypmod, (attmissingval::text::tex
 FROM pg_attribute
 WHERE attrelid = ANY(%s::oid[]) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
 ORDER BY attrelid, attnum
+"""
+# Old rows of a partitioned table have values in their partitions alone.
+_MISSING_IN_PARTS: Final = """
+WITH RECURSIVE parts (oid) AS (
+  SELECT inhrelid FROM pg_inherits JOIN pg_class ON pg_class.oid = inhparent WHERE inhparent = %s AND relkind = 'p'
+  UNION ALL SELECT inhrelid FROM pg_inherits JOIN parts ON parts.oid = inhparent
+)
+SELECT attname, array_agg(DISTINCT (attmissingval::text::text[])[1])
+FROM pg_attribute JOIN parts ON parts.oid = attrelid
+WHERE attnum > 0 AND NOT attisdropped AND atthasmissing
+GROUP BY attname
 """
 # What is checked at the end of a transaction identifies nothing within it, to PostgreSQL neither.
 _INDEXES: Final = """
@@ -60,6 +71,8 @@ class Place:
     number: int
     missing: str | None
     has_default: bool
+    is_mixed: bool = False
+    """Whether such rows do not all have the same in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +92,10 @@ class Shape:
     places: Mapping[str, Place]
     file: int = 0
     """Where its rows lie, when it was looked up; another number once all of them were written again."""
+    types: tuple[tuple[int, int], ...] = ()
+    """PostgreSQL's own types of the columns, each with its modifier."""
+    width: int = 0
+    """The highest number that a column of it ever had, when it was looked up."""
 
     @property
     def unfit_key(self) -> str | None:
@@ -135,6 +152,16 @@ def published(connection: psycopg.Connection[Any], publication: str) -> dict[tup
     return {(schema, table): (list(names or ()), rule or "") for schema, table, names, rule in rows}
 
 
+def published_names(connection: psycopg.Connection[Any], publication: str) -> set[tuple[str, str]]:
+    """Schema and name of the tables that a publication names itself. It opens none of them, and so waits for nobody."""
+    rows = connection.execute(
+        "SELECT n.nspname, c.relname FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid"
+        " JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE p.pubname = %s",
+        [publication],
+    )
+    return {(schema, name) for schema, name in rows}
+
+
 def types_of(connection: psycopg.Connection[Any]) -> dict[int, TypeInfo]:
     """Domains and arrays by their numbers."""
     return {
@@ -167,17 +194,22 @@ def tables_of(connection: psycopg.Connection[Any]) -> dict[int, tuple[str, str]]
 
 def places_of(connection: psycopg.Connection[Any], oid: int) -> dict[str, Place]:
     """Where the columns of a table are now, by name; none when it is gone."""
-    return {row[2]: Place(row[1], row[5], row[6]) for row in connection.execute(_COLUMNS, [[oid]])}
+    parts: dict[str, list[str | None]] = dict(connection.execute(_MISSING_IN_PARTS, [oid]).fetchall())
+    found = {}
+    for _, number, name, _, _, missing, has_default in connection.execute(_COLUMNS, [[oid]]):
+        values = parts.get(name, [missing])
+        found[name] = Place(number, values[0], has_default, len(values) > 1)
+    return found
 
 
-def names_of(connection: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, tuple[str, str, int]]:
-    """Schema, name and file of tables now; those that are gone are not among them."""
+def names_of(connection: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, tuple[str, str, int, int]]:
+    """Schema, name, file and width (see `Shape`) of tables now; those that are gone are not among them."""
     rows = connection.execute(
-        "SELECT c.oid, n.nspname, c.relname, c.relfilenode FROM pg_class c JOIN pg_namespace n"
+        "SELECT c.oid, n.nspname, c.relname, c.relfilenode, c.relnatts FROM pg_class c JOIN pg_namespace n"
         " ON n.oid = c.relnamespace WHERE c.oid = ANY(%s::oid[])",
         [list(oids)],
     )
-    return {oid: (schema, name, file) for oid, schema, name, file in rows}
+    return {oid: (schema, name, file, width) for oid, schema, name, file, width in rows}
 
 
 def keys_of(
@@ -200,7 +232,7 @@ def _shape(
     types: Mapping[int, TypeInfo],
     default_schema: str,
 ) -> Shape:
-    oid, schema, relation, kind, identity, file = table
+    oid, schema, relation, kind, identity, file, width = table
     # Updates and deletes name rows by the chosen index alone, whatever the primary key is.
     numbers = chosen if identity == "i" else primary
     readings = tuple(reading_of(row[2], row[3], types) for row in columns)
@@ -218,6 +250,8 @@ def _shape(
         identity,
         {row[1]: Place(row[0], row[4], row[5]) for row in columns},
         file,
+        tuple((row[2], row[3]) for row in columns),
+        width,
     )
 
 
@@ -255,8 +289,13 @@ def unfit(shape: Shape) -> str | None:
 
 def loose(shape: Shape) -> str | None:
     """Why a table is captured only when it is named: once it is published, its server refuses to update its rows."""
-    if shape.key:
+    if shape.key and shape.identity != "n":
         return None
+    if shape.key:
+        return (
+            "it has REPLICA IDENTITY NOTHING: its rows could only come; ALTER TABLE ... REPLICA IDENTITY DEFAULT, or"
+            " name it to capture it all the same"
+        )
     return (
         "it has no primary key that is checked at once: its rows could only come; name it to capture it all the same,"
         " or give it a key"
@@ -269,9 +308,9 @@ def narrowed(shape: Shape, columns: list[str]) -> Shape:
     key = tuple(left.index(at) for at in shape.key if at in left)
     if len(key) < len(shape.key):
         key = ()
-    readings = tuple(shape.readings[at] for at in left)
+    readings, types = tuple(shape.readings[at] for at in left), tuple(shape.types[at] for at in left)
     table = table_of(shape.table.name, [shape.table.columns[at].name for at in left], readings, key)
-    return replace(shape, table=table, readings=readings, key=key)
+    return replace(shape, table=table, readings=readings, key=key, types=types)
 
 
 def _one(connection: psycopg.Connection[Any], query: str) -> tuple[Any, ...]:

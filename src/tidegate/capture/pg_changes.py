@@ -31,8 +31,8 @@ class Catalog(Protocol):
     def shape(self, relation: Relation) -> Shape | None:
         """How the rows of a table are read; None when it is not captured."""
 
-    def reshaped(self, was: SourceTable | None, shape: Shape) -> Reshaped:
-        """What became of a table."""
+    def reshaped(self, was: SourceTable | None, shape: Shape) -> Reshaped | None:
+        """What became of a table; None when nothing did. Called for every look of it, in order."""
 
     def emptied(self, oid: int, xid: int) -> None:
         """A transaction has truncated a captured table."""
@@ -117,9 +117,10 @@ class Changes:
         """Says what a table looks like, when it is not what is known: only now that rows of it count."""
         known = self._known.get(shape.table.name)
         if known is not shape.table:
+            found = self._catalog.reshaped(known, shape)
             self._known[shape.table.name] = shape.table
-            if known != shape.table:
-                yield self._catalog.reshaped(known, shape)
+            if found is not None:
+                yield found
 
     def _rows(self, oid: bytes, messages: list[bytes] | None) -> Iterator[Change]:
         shape = self._shape(oid) if messages else None

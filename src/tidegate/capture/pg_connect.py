@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 from tidegate.errors import InUse, InvalidArgument, NotFound, SourceUnreadable, TidegateError, Unavailable
 
@@ -56,8 +56,10 @@ class Address:
     idle_s: float
 
 
-def address_of(url: str, name: str, options: Mapping[str, Any]) -> Address:
+def address_of(url: str, name: str, options: Mapping[str, Any], owner: str = "") -> Address:
     """Takes our own options out of a URL; those given beside it win.
+
+    Slots are one server's, whatever the database: what a slot is called tells databases apart, and owners.
 
     Raises: `InvalidArgument`.
     """
@@ -71,7 +73,9 @@ def address_of(url: str, name: str, options: Mapping[str, Any]) -> Address:
     mode = ours.get("mode", "streaming")
     if mode not in ("streaming", "polling"):
         raise InvalidArgument(f"mode={mode}: a source in PostgreSQL is read by streaming or by polling")
-    unique = f"tidegate_{hashlib.blake2s(name.encode(), digest_size=6).hexdigest()}"
+    database = parts.path.strip("/") or dict(given).get("dbname", "")
+    whose = "\0".join((owner, unquote(database), name))
+    unique = f"tidegate_{hashlib.blake2s(whose.encode(), digest_size=6).hexdigest()}"
     slot = ours.get("slot") or unique
     if not all(each in "abcdefghijklmnopqrstuvwxyz0123456789_" for each in slot) or len(slot) > 63:
         raise InvalidArgument(f"slot={slot}: PostgreSQL takes lower case letters, digits and underscores, at most 63")

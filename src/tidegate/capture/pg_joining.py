@@ -11,7 +11,7 @@ confirmed, a note in the publication's comment says that the table is joining: a
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -19,7 +19,7 @@ from tidegate.capture.pg_catalog import Shape, shapes_of, types_of
 from tidegate.capture.pg_connect import Address, client, connect, explain
 from tidegate.capture.pg_objects import Objects
 from tidegate.capture.pg_snapshot import PgSnapshot
-from tidegate.capture.source import Change, Truncated
+from tidegate.capture.source import Change, SourceTable, Truncated
 
 if TYPE_CHECKING:
     import psycopg
@@ -71,9 +71,14 @@ class Joining:
         """Whether a table waits for its place in the log to be reached."""
         return bool(self._ready)
 
-    def begin(self) -> None:
+    def begin(self, refuses: Callable[[SourceTable], str | None] | None) -> None:
         """Take up what was found meanwhile. What cannot join stays left out, with why."""
         for shape in self._objects.take_later():
+            why_not = refuses(shape.table) if refuses is not None else None
+            if why_not is not None:
+                _logger.warning("table %r at %s is not captured: %s", shape.table.name, self._where, why_not)
+                self._objects.left_out[shape.table.name] = why_not
+                continue
             try:
                 self._ready.append(self._begin(shape))
             except client().errors.LockNotAvailable:

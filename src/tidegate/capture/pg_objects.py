@@ -21,6 +21,7 @@ from tidegate.capture.pg_catalog import (
     places_of,
     publication_of,
     published,
+    published_names,
     server_of,
     shapes_of,
     slot_of,
@@ -30,12 +31,12 @@ from tidegate.capture.pg_catalog import (
     unfit,
 )
 from tidegate.capture.pg_connect import Address, explained
+from tidegate.capture.pg_look import Look, by_names, followed
 from tidegate.capture.pg_noted import Noted
 from tidegate.capture.pg_partitions import Partitions
 from tidegate.capture.pg_position import ANEW, Position
 from tidegate.capture.source import Reshaped, SourceTable
 from tidegate.cdc.pg_types import TypeInfo, reading_of
-from tidegate.cdc.pg_values import value
 from tidegate.cdc.pgoutput import Relation
 from tidegate.errors import InvalidArgument, NotFound, SourceGone, SourceUnreadable
 
@@ -64,10 +65,13 @@ class Objects:
         self._noted = Noted()
         self._names: dict[int, str] = {}
         """What tables are captured as, by number."""
-        self._seen: dict[Relation, Shape | None] = {}
+        self._looks: dict[int, Look] = {}
+        """What captured tables look like where they are being read, as far as that is known."""
         self._is_ours = False
         self._has_all = False
         """Whether all tables were asked for."""
+        self._missing = ""
+        """What is to be said of a table that was asked for and is not there, unless a capture of it goes on."""
         self._met: set[int] = set()
         """Tables that were there before, captured or not."""
         self._ended: set[str] = set()
@@ -106,9 +110,13 @@ class Objects:
             self.left_out = {name: why for name, shape in there.items() if (why := unfit(shape) or loose(shape))}
             self._shapes = {name: shape for name, shape in there.items() if name not in self.left_out}
         else:
-            self._shapes, self.left_out = {}, {}
+            self._shapes, self.left_out, self._missing = {}, {}, ""
             for name in wanted:
                 shape = there.get(name) or there.get(name.removeprefix(f"{self._address.schema}."))
+                if shape is None and name in self._taken_before():
+                    # Dropped or renamed since: what became of it is found out when the capture goes on.
+                    self._missing = self._missing or self._no_table(name, there)
+                    continue
                 if shape is None:
                     raise NotFound(self._no_table(name, there))
                 why = unfit(shape)
@@ -117,6 +125,11 @@ class Objects:
                 self._shapes[shape.table.name] = shape
         self._names = {shape.oid: name for name, shape in self._shapes.items()}
         return self.chosen
+
+    def _taken_before(self) -> set[str]:
+        """What tables were captured as, by what is noted at the server."""
+        found = publication_of(self._sql, self._address.publication)
+        return set(Noted.of(found[1]).names.values()) if found is not None and Noted.is_ours(found[1]) else set()
 
     def _published_only(self, there: dict[str, Shape]) -> dict[str, Shape]:
         """A publication that others have made says which tables, columns and rows there are."""
@@ -170,6 +183,8 @@ class Objects:
         """
         from psycopg import sql
 
+        if self._missing:
+            raise NotFound(self._missing)
         name = sql.Identifier(self._address.publication)
         about = f"publishing tables as {self._address.publication!r}"
         with explained(self._where, about):
@@ -193,7 +208,8 @@ class Objects:
             self._noted, self._ended = Noted(dict(self._names)), set()
             self._partitions.noted = None
             for each in self._shapes.values():
-                self._noted.columns[each.oid] = {column: place.number for column, place in each.places.items()}
+                self._looks[each.oid] = Look.of(each)
+                self._noted.look(each.oid, Look.of(each))
                 self._noted.files[each.oid] = each.file
             self._note()
         return there is None
@@ -237,6 +253,9 @@ class Objects:
                     left.discard(called)
                     if oid not in self._noted.joining:
                         self._names[oid] = called
+            columns = {table.name: [each.name for each in table.columns] for table in known}
+            looks = {oid: self._noted.looked(oid, columns[called]) for oid, called in self._names.items()}
+            self._looks = {oid: look for oid, look in looks.items() if look is not None}
             if left:
                 for each in shapes_of(self._sql, self._types, self._address.schema).values():
                     if each.table.name in left:
@@ -256,10 +275,10 @@ class Objects:
         """
         publication = self._address.publication
         with explained(self._where, f"looking for publication {publication!r}"):
-            before, now = names_of(self._sql, self._names), published(self._sql, publication)
+            before, now = names_of(self._sql, self._names), self._published_now()
             there, tables = names_of(self._sql, self._names), tables_of(self._sql)
             row = self._sql.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
-        for oid, (schema, relation, _) in there.items():
+        for oid, (schema, relation, *_) in there.items():
             # One that was renamed or dropped meanwhile is looked at next time.
             if oid in before and before[oid][:2] == (schema, relation) and (schema, relation) not in now:
                 raise SourceGone(
@@ -268,11 +287,11 @@ class Objects:
                 )
         gone = [name for oid, name in self._names.items() if oid not in there]
         called = {name_of(*each, self._address.schema) for oid, each in tables.items() if oid not in self._names}
-        for name in [*gone, *sorted(self._ended)]:
+        for name in [*gone, *sorted(self._ended), *self._names.values()]:
             if name in called:
                 raise SourceGone(
-                    f"table {name!r} at {self._where} was dropped and created anew, and is another one than the one"
-                    f" captured; {ANEW}"
+                    f"table {name!r} at {self._where} is another one than the one captured: it was dropped and created"
+                    f" anew, or another one took its name; {ANEW}"
                 )
         if self._partitions.watch(self._names):
             self._note()
@@ -283,6 +302,12 @@ class Objects:
             self._leave_out([each for each in shapes.values() if each.oid in new])
         self._met |= tables.keys()
         return gone, int(row[0]) if row else 0
+
+    def _published_now(self) -> set[tuple[str, str]]:
+        """Schema and name of the tables that are published. One that others have made may name schemas, or all."""
+        if self._is_ours:
+            return published_names(self._sql, self._address.publication)
+        return set(published(self._sql, self._address.publication))
 
     def _leave_out(self, later: Sequence[Shape]) -> None:
         """Tables that were not there when all were taken."""
@@ -313,10 +338,10 @@ class Objects:
 
         again, publication = shape.oid in self._noted.joining, sql.Identifier(self._address.publication)
         table = sql.Identifier(shape.schema, shape.relation)
-        if (shape.schema, shape.relation) not in published(connection, self._address.publication):
+        if (shape.schema, shape.relation) not in published_names(connection, self._address.publication):
             connection.execute(sql.SQL("ALTER PUBLICATION {} ADD TABLE ONLY {}").format(publication, table))
         self._noted.names[shape.oid] = shape.table.name
-        self._noted.columns[shape.oid] = {column: place.number for column, place in shape.places.items()}
+        self._noted.look(shape.oid, Look.of(shape))
         self._noted.files[shape.oid] = shape.file
         if not again:
             self._noted.joining.append(shape.oid)
@@ -327,7 +352,7 @@ class Objects:
         """From here on what is said of a table counts."""
         self._names[shape.oid] = shape.table.name
         self._shapes[shape.table.name] = shape
-        self._seen = {relation: found for relation, found in self._seen.items() if relation.id != shape.oid}
+        self._looks[shape.oid] = Look.of(shape)
         self.left_out.pop(shape.table.name, None)
 
     def stays(self, shapes: Sequence[Shape]) -> None:
@@ -415,21 +440,15 @@ class Objects:
 
     def shape(self, relation: Relation) -> Shape | None:
         """See `Catalog`."""
-        if relation in self._seen:
-            return self._seen[relation]
         name = self._names.get(relation.id)
         called = name_of(relation.schema, relation.name, self._address.schema)
         if name is None and called in self._names.values():
             raise SourceGone(f"table {called!r} at {self._where} is another one than the one captured; {ANEW}")
-        shape = None if name is None else self._described(relation, name)
-        if relation.identity in "di" or shape is None:  # What else a key depends on may change without a word.
-            self._seen[relation] = shape
-        return shape
+        return None if name is None else self._described(relation, name)
 
     def _described(self, relation: Relation, name: str) -> Shape:
-        types = [column.type for column in relation.columns]
         with explained(self._where, f"looking at table {name!r}"):
-            if any(each >= _FIRST_OF_USERS and each not in self._types for each in types):
+            if any(each.type >= _FIRST_OF_USERS and each.type not in self._types for each in relation.columns):
                 self._types = types_of(self._sql)
             places, there = places_of(self._sql, relation.id), names_of(self._sql, [relation.id])
             keys = keys_of(self._sql, [relation.id]) if relation.identity in "fn" else {}
@@ -442,46 +461,24 @@ class Objects:
             key = tuple(at for at, each in enumerate(columns) if each in places and places[each].number in numbers)
             key = key if len(key) == len(numbers) else ()
         table = table_of(name, columns, readings, key)
-        file = there[relation.id][2] if there else 0
+        _, _, file, width = there.get(relation.id, ("", "", 0, 0))
+        types = tuple((column.type, column.modifier) for column in relation.columns)
         found = Shape(
-            relation.id, relation.schema, relation.name, table, readings, key, False, relation.identity, places, file
+            *(relation.id, relation.schema, relation.name, table, readings, key, False, relation.identity, places),
+            *(file, types, width),
         )
         if found.unfit_key is not None:
             raise SourceUnreadable(f"table {name!r} cannot be captured any more: {unfit(found)}")
         return found
 
-    def reshaped(self, was: SourceTable | None, shape: Shape) -> Reshaped:
-        """See `Catalog`. Raises: `SourceGone` for a new column in which old rows have values that nobody says, and for
-        one that has taken over the name of another."""
-        if was is None:
-            return Reshaped(shape.table)
-        numbers, places = self._noted.columns.setdefault(shape.oid, {}), shape.places
-        before = {column.name for column in was.columns}
-        after = {column.name for column in shape.table.columns}
-        renamed = {
-            old: new
-            for old in sorted(before - after)
-            for new in sorted(after - before)
-            if new in places and numbers.get(old) == places[new].number
-        }
-        named = {place.number for place in places.values()}
-        for name in sorted(before & after & places.keys() & numbers.keys()):
-            if numbers[name] != places[name].number and numbers[name] in named:
-                raise SourceGone(f"columns of {was.name!r} at {self._where} exchanged names, as {name!r} did; {ANEW}")
-        filled = {}
-        for column, reading in zip(shape.table.columns, shape.readings):
-            place = places.get(column.name)
-            if place is None or column.name in before or column.name in renamed.values():
-                continue
-            if place.missing is not None:
-                filled[column.name] = value(place.missing, reading)
-            elif place.has_default and self._noted.files.get(shape.oid, shape.file) != shape.file:
-                raise SourceGone(
-                    f"column {column.name!r} of table {was.name!r} at {self._where} was added with a value for each row"
-                    f" that was there, and PostgreSQL does not say which; {ANEW}"
-                )
-        now = {column: place.number for column, place in places.items()}
-        if not now.items() <= numbers.items():
-            numbers.update(now)
+    def reshaped(self, was: SourceTable | None, shape: Shape) -> Reshaped | None:
+        """See `Catalog`. Raises: `SourceGone` for what became of columns and cannot be told, see `followed`."""
+        look = self._looks.get(shape.oid) if self._is_ours and shape.places else None
+        if was is None or look is None:
+            found = Reshaped(shape.table) if was is None else by_names(shape, was)
+            return None if was == shape.table else found
+        file = self._noted.files.get(shape.oid, shape.file)
+        self._looks[shape.oid], found = followed(look, shape, was, file=file, where=self._where, anew=ANEW)
+        if self._noted.look(shape.oid, self._looks[shape.oid]):
             self._note()
-        return Reshaped(shape.table, renamed, filled)
+        return None if was == shape.table and not found.renamed else found

@@ -44,15 +44,19 @@ class PgSource(Source):
         url: str,
         *,
         name: str,
+        owner: str = "",
         mode: str | None = None,
         slot: str | None = None,
         publication: str | None = None,
         schema: str | None = None,
         idle_s: float | str | None = None,
     ) -> None:
-        """Raises: `InvalidArgument`, `NotFound`, `Unavailable`."""
+        """`owner` tells apart captures of one name.
+
+        Raises: `InvalidArgument`, `NotFound`, `Unavailable`.
+        """
         given = {"mode": mode, "slot": slot, "publication": publication, "schema": schema, "idle_s": idle_s}
-        self.address = address_of(url, name, given)
+        self.address = address_of(url, name, given, owner)
         self._name = name
         self._idle_s = self.address.idle_s
         self._is_closed = False
@@ -325,7 +329,7 @@ class PgSource(Source):
     def _watch(self) -> None:
         """What the catalog says and the log does not."""
         self._gone = self._objects.watch()
-        self._joining.begin()
+        self._joining.begin(self.refuses)
 
     def confirm(self, position: str) -> None:
         self._check_open()

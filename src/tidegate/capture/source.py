@@ -8,7 +8,7 @@ nothing. A source never gives a part of a transaction: what it cannot give whole
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -131,6 +131,9 @@ class Source(ABC):
     """`sqlite`, `turso`, `postgresql`, `debezium`."""
     identity: str
     """What tells this database from others of its kind, without a password: what a capture is called by default."""
+
+    refuses: Callable[[SourceTable], str | None] | None = None
+    """Why a table that is new at the source cannot be taken here, as far as its name tells. Set by whoever takes."""
 
     @property
     def left_out(self) -> Mapping[str, str]:

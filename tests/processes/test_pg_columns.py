@@ -1,0 +1,172 @@
+"""What becomes of columns at PostgreSQL is followed, or ends the capture: never wrong values (issue 7).
+
+Its log has no word of that; what is known is the catalog, as it is when the capture looks, which may be late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from pg_mirror import begin, catch_up, opened
+from pg_server import Server
+from tidegate.errors import SourceGone, SourceUnreadable
+
+Db = psycopg.Connection[Any]
+TABLE = "CREATE TABLE t (id int PRIMARY KEY, a int, b int); INSERT INTO t VALUES (1, 10, 100), (2, 20, 200)"
+PARTITIONED = (
+    "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY HASH (id);"
+    "CREATE TABLE t0 PARTITION OF t FOR VALUES WITH (modulus 2, remainder 0);"
+    "CREATE TABLE t1 PARTITION OF t FOR VALUES WITH (modulus 2, remainder 1); INSERT INTO t VALUES (1), (2), (3)"
+)
+
+
+@pytest.fixture
+def db(postgres: Server, pg_database: str) -> Iterator[Db]:
+    with postgres.connect(pg_database) as connection:
+        yield connection
+
+
+@pytest.fixture
+def url(postgres: Server, pg_database: str) -> str:
+    return postgres.url(pg_database)
+
+
+def shown(mirror: Any) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row.values()) for row in mirror.rows["t"].values()), key=repr)
+
+
+def there(db: Db) -> list[tuple[Any, ...]]:
+    return sorted(db.execute("SELECT * FROM t").fetchall(), key=repr)
+
+
+def run(db: Db, script: str) -> None:
+    """Each statement by itself, but for what stands between BEGIN and COMMIT."""
+    for part in script.split("; "):
+        db.execute(part)  # type: ignore[call-overload]
+
+
+FOLLOWED = {
+    "renamed twice": "ALTER TABLE t RENAME a TO x; INSERT INTO t VALUES (3, 30, 300); ALTER TABLE t RENAME x TO y;"
+    " INSERT INTO t VALUES (4, 40, 400)",
+    "renamed twice at once": "BEGIN; ALTER TABLE t RENAME a TO x; INSERT INTO t VALUES (3, 30, 300);"
+    " ALTER TABLE t RENAME x TO y; INSERT INTO t VALUES (4, 40, 400); COMMIT",
+    "added and renamed": "ALTER TABLE t ADD c int DEFAULT 5; INSERT INTO t VALUES (3, 30, 300, 7);"
+    " ALTER TABLE t RENAME c TO d; INSERT INTO t VALUES (4, 40, 400, 8)",
+    "added and renamed at once": "BEGIN; ALTER TABLE t ADD c int DEFAULT 5; INSERT INTO t VALUES (3, 30, 300, 7);"
+    " ALTER TABLE t RENAME c TO d; INSERT INTO t VALUES (4, 40, 400, 8); COMMIT",
+    "dropped and added": "ALTER TABLE t DROP b; ALTER TABLE t ADD c int DEFAULT 5; INSERT INTO t VALUES (3, 30, 6)",
+    "added, and others": "ALTER TABLE t ADD c int DEFAULT 5; INSERT INTO t VALUES (3, 30, 300, 7);"
+    " ALTER TABLE t ADD d int; INSERT INTO t VALUES (4, 40, 400, 8, 9); ALTER TABLE t DROP a;"
+    " INSERT INTO t VALUES (5, 50, 500, 10)",
+    "a longer text": "ALTER TABLE t ADD c varchar(5) DEFAULT 'x'; INSERT INTO t VALUES (3, 30, 300, 'y');"
+    " ALTER TABLE t ALTER c TYPE varchar(9); INSERT INTO t VALUES (4, 40, 400, 'z'); ALTER TABLE t ALTER c TYPE text;"
+    " INSERT INTO t VALUES (5, 50, 500, 'zz')",
+}
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["late", "at once"])
+@pytest.mark.parametrize("script", FOLLOWED.values(), ids=FOLLOWED)
+def test_it_is_followed(db: Db, url: str, script: str, late: bool) -> None:
+    db.execute(TABLE)
+    with opened(url) as source:
+        mirror = begin(source)
+        if late:
+            run(db, script)
+            catch_up(source, mirror)
+        else:
+            for part in script.split("; "):
+                db.execute(part)  # type: ignore[call-overload]
+                catch_up(source, mirror)
+        assert shown(mirror) == there(db)
+    with opened(url) as source:
+        source.tables(None)
+        source.resume(mirror.position, list(mirror.tables.values()))
+        db.execute("ALTER TABLE t ADD behind int DEFAULT 1; DELETE FROM t WHERE id = 2")
+        db.execute("INSERT INTO t (id) VALUES (9)")
+        catch_up(source, mirror)
+        assert shown(mirror) == there(db)
+
+
+UNTOLD = {
+    "renamed and dropped": "ALTER TABLE t RENAME a TO x; INSERT INTO t VALUES (3, 30, 300); ALTER TABLE t DROP x;"
+    " INSERT INTO t VALUES (4, 400)",
+    "dropped and added by the same name": "ALTER TABLE t DROP b; ALTER TABLE t ADD b int DEFAULT 9;"
+    " INSERT INTO t VALUES (3, 30)",
+    "dropped, and its name taken over": "ALTER TABLE t DROP a; ALTER TABLE t RENAME b TO a;"
+    " INSERT INTO t VALUES (3, 30)",
+    "there and back": "INSERT INTO t VALUES (3, 30, 300); ALTER TABLE t DROP b; ALTER TABLE t ADD c int;"
+    " INSERT INTO t VALUES (4, 40, 400); ALTER TABLE t DROP c; ALTER TABLE t ADD b int DEFAULT 9;"
+    " INSERT INTO t VALUES (5, 50)",
+    "rounded": "ALTER TABLE t ADD c timestamp DEFAULT '2024-01-01 00:00:00.7'; INSERT INTO t VALUES (3, 30, 300);"
+    " ALTER TABLE t ALTER c TYPE timestamp(0); INSERT INTO t VALUES (4, 40, 400)",
+}
+
+
+@pytest.mark.parametrize("script", UNTOLD.values(), ids=UNTOLD)
+def test_what_cannot_be_told_ends_the_capture_and_says_what_to_do(db: Db, url: str, script: str) -> None:
+    db.execute(TABLE)
+    with opened(url) as source:
+        mirror = begin(source)
+        if "timestamp" in script:
+            first, _, script = script.partition("; ")
+            run(db, first)
+            run(db, "INSERT INTO t VALUES (8, 8, 8)")
+            catch_up(source, mirror)
+        with pytest.raises((SourceGone, SourceUnreadable), match="restart=True"):
+            run(db, script)
+            catch_up(source, mirror)
+    with opened(url) as source:
+        assert shown(begin(source)) == there(db)
+
+
+def test_a_column_of_a_partitioned_table_has_in_old_rows_what_its_partitions_say(db: Db, url: str) -> None:
+    db.execute(PARTITIONED)
+    with opened(url) as source:
+        mirror = begin(source)
+        db.execute("ALTER TABLE t ADD c int DEFAULT 5; UPDATE t SET c = c + 1 WHERE id = 1")
+        catch_up(source, mirror)
+        assert shown(mirror) == there(db) == [(1, 6), (2, 5), (3, 5)]
+
+
+@pytest.mark.parametrize("wanted", [(), ("t",)])
+def test_a_table_that_takes_the_name_of_a_captured_one_is_not_taken_for_it(
+    db: Db, url: str, wanted: tuple[str, ...]
+) -> None:
+    db.execute(TABLE)
+    with opened(url) as source:
+        mirror = begin(source, *wanted)
+        db.execute("ALTER TABLE t RENAME TO t_old; CREATE TABLE t (id int PRIMARY KEY, a int, b int)")
+        db.execute("INSERT INTO t VALUES (1, 1, 1)")
+        with pytest.raises(SourceGone, match=r"table 't' .* another one took its name.*restart=True"):
+            catch_up(source, mirror)
+
+
+def test_a_table_whose_changes_name_no_rows_is_left_alone_unless_it_is_named(db: Db, url: str) -> None:
+    """Published, its server would refuse the application's updates."""
+    db.execute(TABLE + "; ALTER TABLE t REPLICA IDENTITY NOTHING; CREATE TABLE u (id int PRIMARY KEY)")
+    with opened(url) as source:
+        mirror = begin(source)
+        db.execute("UPDATE t SET a = 1")
+        catch_up(source, mirror)
+        assert set(mirror.rows) == {"u"} and "REPLICA IDENTITY NOTHING" in source.left_out["t"]
+
+
+def test_a_table_that_somebody_keeps_locked_holds_up_no_other(
+    postgres: Server, pg_database: str, db: Db, url: str
+) -> None:
+    """Also while it is being dropped."""
+    db.execute(TABLE + "; CREATE TABLE u (id int PRIMARY KEY)")
+    with opened(url) as source, postgres.connect(pg_database, autocommit=False) as other:
+        mirror = begin(source)
+        for statement in ("LOCK TABLE t IN ACCESS EXCLUSIVE MODE", "DROP TABLE t"):
+            other.execute(statement)  # type: ignore[call-overload]
+            db.execute("INSERT INTO u SELECT count(*) FROM u")
+            catch_up(source, mirror)
+            assert len(mirror.rows["u"]) == len(db.execute("SELECT FROM u").fetchall())
+        other.commit()
+        catch_up(source, mirror)
+        assert set(mirror.rows) == {"u"}
