@@ -4,6 +4,7 @@
     plain.jsonl.gz     the same without schemas in the events
     types.jsonl.gz     rows of all common types
     unsent.jsonl.gz    an update that leaves a large value alone
+    altered.jsonl.gz   columns that are added, with defaults and without
     nulled.jsonl.gz    the same for types of which the engine says null, and with REPLICA IDENTITY FULL
 
 Each file has the engine's events in the order in which it handed them over, verbatim, and behind them one line
@@ -58,6 +59,10 @@ LETTERS = (
     "INSERT INTO kept VALUES (1, false, repeat('z', 3000))",
 )
 LARGE = ("body", "raw", "doc", "words", "small", "big", "uids", "days")
+ADDED = (
+    "stars integer DEFAULT 5", "kind text NOT NULL DEFAULT 'tea'", "price numeric(10,2) DEFAULT 1.50",
+    "is_new boolean DEFAULT false", "day date DEFAULT '2024-02-29'", "note text",
+)  # fmt: skip
 NULLED = (
     "numeric", "bit varying", "numeric(10,2)[]", "float8[]", "real[]", "boolean[]", "smallint[]", "timestamp[]",
     "timestamptz[]", "time[]", "inet[]",
@@ -295,11 +300,30 @@ def nulled(server: Server, database: str, engine: Engine) -> list[Any]:
         return truth.states
 
 
+def altered(server: Server, database: str, engine: Engine) -> list[Any]:
+    with server.connect(database) as app, server.connect(database) as reader:
+        app.execute("CREATE TABLE goods (id bigint PRIMARY KEY, name text)")
+        app.execute("INSERT INTO goods VALUES (1, 'old')")
+        truth = Truth(reader, "goods")
+        engine.start()
+        engine.wait_for_snapshot()
+        with truth.transaction(app):
+            for each in ADDED:
+                app.execute(f"ALTER TABLE goods ADD COLUMN {each}")
+            app.execute("INSERT INTO goods (id, name) VALUES (2, 'new')")
+        with truth.transaction(app):
+            app.execute("ALTER TABLE goods ADD COLUMN since timestamptz DEFAULT now()")
+            app.execute("INSERT INTO goods (id, name, stars) VALUES (3, 'third', NULL)")
+        engine.wait_for_all(truth)
+        return truth.states
+
+
 RECORDINGS = {
     "shop": (shop, ("table.include.list=public.orders,public.items",)),
     "plain": (shop, ("table.include.list=public.orders,public.items", "converter.schemas.enable=false")),
     "types": (types, ()),
     "unsent": (unsent, ()),
+    "altered": (altered, ("converter.replace.null.with.default=false",)),
     "nulled": (nulled, ()),
 }
 

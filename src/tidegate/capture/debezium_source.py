@@ -26,7 +26,7 @@ from tidegate.capture.source import (
     Truncated,
 )
 from tidegate.cdc.debezium import Assembly, Began, Changed, Ended, event_of
-from tidegate.cdc.debezium_types import Field, field_as, fields_by_values, fields_of, row_of
+from tidegate.cdc.debezium_types import Field, defaults_of, field_as, fields_by_values, fields_of, row_of
 from tidegate.errors import InvalidArgument, NotFound, SourceGone, SourceUnreadable, Unavailable
 
 PAGE: Final = 5_000
@@ -389,9 +389,9 @@ class DebeziumSource(Source):
             table = self._tables[name] = self._table(name, [(record, event)])
             fold.flush()
             fold.found.append(Reshaped(table.table))
-        elif self._is_reshaped(table, record, event):
+        elif (reshaped := self._reshaped(table, record, event)) is not None:
             fold.flush()
-            fold.found.append(Reshaped(table.table))
+            fold.found.append(reshaped)
         was = None
         if event.op == "delete" or (event.op == "update" and event.before):
             was = self._key_before(table, record, event)
@@ -420,23 +420,26 @@ class DebeziumSource(Source):
             raise SourceUnreadable(f"a delete of table {table.name!r} has no key: write records with their keys")
         return table.key_of(image)
 
-    def _is_reshaped(self, table: EventTable, record: Record, event: Changed) -> bool:
-        """Whether an event has other columns than those that are known, which are then known."""
+    def _reshaped(self, table: EventTable, record: Record, event: Changed) -> Reshaped | None:
+        """What an event's columns make of its table if they are others than those that are known; then they are."""
         schema = schema_of(record, event)
-        was = [(each.name, each.type) for each in table.fields]
+        was = {each.name: each.type for each in table.fields}
+        filled: dict[str, Any] = {}
         if schema is not None:
             if schema == table.schema:
-                return False
+                return None
             table.schema = schema
             fields = self._fields(table.name, schema)
+            filled = defaults_of(table.name, [each for each in fields if each.name not in was], schema)
         else:
-            new = [each for each in event.after or () if each not in {name for name, _ in was}]
+            new = [each for each in event.after or () if each not in was]
             if not new:
-                return False
+                return None
             said = fields_by_values([{each: (event.after or {})[each] for each in new}])
             fields = [*table.fields, *(self._chosen(table.name, each) for each in said)]
         table.fields = fields
-        return [(each.name, each.type) for each in fields] != was
+        is_same = [(each.name, each.type) for each in fields] == list(was.items())
+        return None if is_same else Reshaped(table.table, filled=filled)
 
     def confirm(self, position: str) -> None:
         """Nothing is kept for a capture."""

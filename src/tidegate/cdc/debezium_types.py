@@ -35,6 +35,7 @@ _UNSENT_LISTS: Final = (
 # Without a time zone: of a clock on a wall somewhere.
 _DAY_0: Final = date(1970, 1, 1)
 _TIME_0: Final = datetime(1970, 1, 1)
+_NO_DEFAULTS: Final = (_DAY_0, _TIME_0, _TIME_0.replace(tzinfo=UTC))
 _PRECISION_MAX: Final = 38
 _EXACT: Final = Context(prec=150_000)
 """More digits than a number of PostgreSQL has: nothing is rounded."""
@@ -170,6 +171,17 @@ _DECIMAL: Final = re.compile(r"DECIMAL\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", re.I
 def fields_of(schema: Sequence[Mapping[str, Any]]) -> list[Field]:
     """The columns that an event's schema has for its rows."""
     return [Field(str(each["field"]), *_typed(each), bool(each.get("optional", False))) for each in schema]
+
+
+def defaults_of(table: str, fields: Sequence[Field], schema: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The defaults that an event's schema has for some columns, by name.
+
+    Where a default is computed (`now()`), Debezium says the beginning of 1970, which is none.
+    """
+    said = {str(each["field"]): each.get("default") for each in schema}
+    row = row_of(table, fields, said)
+    found = {each.name: value for each, value in zip(fields, row, strict=True) if value is not None}
+    return {name: value for name, value in found.items() if value not in _NO_DEFAULTS}
 
 
 def _typed(field: Mapping[str, Any]) -> tuple[str, Convert]:
