@@ -74,6 +74,20 @@ def test_a_table_that_is_created_later_comes_with_the_rows_that_it_had(db: Db, u
         assert shown(mirror, "brand") == there(db, "brand")
 
 
+def test_a_table_that_gets_a_key_joins_then(db: Db, url: str) -> None:
+    """Also one that was there from the beginning."""
+    db.execute("CREATE TABLE old AS SELECT 1 AS id")
+    with opened(url) as source:
+        mirror = begin(source)
+        db.execute("CREATE TABLE brand AS SELECT n AS id FROM generate_series(1, 3) n")
+        catch_up(source, mirror)
+        assert sorted(source.left_out) == ["brand", "old"]
+        db.execute("ALTER TABLE brand ADD PRIMARY KEY (id); ALTER TABLE old ADD PRIMARY KEY (id)")
+        catch_up(source, mirror)
+        assert shown(mirror, "brand") == there(db, "brand") and shown(mirror, "old") == there(db, "old")
+        assert source.left_out == {}
+
+
 def test_only_the_wanted_ones_are_taken_where_tables_are_named(db: Db, url: str) -> None:
     with opened(url) as source:
         mirror = begin(source, "first")

@@ -74,6 +74,8 @@ class Objects:
         """What is to be said of a table that was asked for and is not there, unless a capture of it goes on."""
         self._met: set[int] = set()
         """Tables that were there before, captured or not."""
+        self._unfit: set[int] = set()
+        """Of these, such as cannot be captured as they are: they may get a key."""
         self._ended: set[str] = set()
         """Captured ones that are gone."""
         self._partitions = Partitions(connection, where)
@@ -108,6 +110,7 @@ class Objects:
         self._met = {shape.oid for shape in there.values()}
         if wanted is None:
             self.left_out = {name: why for name, shape in there.items() if (why := unfit(shape) or loose(shape))}
+            self._unfit = {there[name].oid for name in self.left_out}
             self._shapes = {name: shape for name, shape in there.items() if name not in self.left_out}
         else:
             self._shapes, self.left_out, self._missing = {}, {}, ""
@@ -295,8 +298,8 @@ class Objects:
                 )
         if self._partitions.watch(self._names):
             self._note()
-        if self._has_all and not tables.keys() <= self._met:
-            new = tables.keys() - self._met
+        new = (tables.keys() - self._met) | (tables.keys() & self._unfit)
+        if self._has_all and new:
             with explained(self._where, "reading its catalog"):
                 shapes = self._published_only(shapes_of(self._sql, self._types, self._address.schema))
             self._leave_out([each for each in shapes.values() if each.oid in new])
@@ -313,6 +316,7 @@ class Objects:
         """Tables that were not there when all were taken."""
         for shape in later:
             name, why = shape.table.name, unfit(shape) or loose(shape)
+            (self._unfit.discard if why is None else self._unfit.add)(shape.oid)
             if why is None and self._is_ours and not shape.is_partitioned:
                 self.put_off(shape, SOON)
                 continue
