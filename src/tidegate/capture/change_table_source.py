@@ -9,9 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from tidegate.capture.change_log import ChangeLog, Reader
+from tidegate.capture.key_storage import check_all, check_one
 from tidegate.capture.row_changes import APPLIED, Follower, is_drop
 from tidegate.capture.source import Change, Rows, Snapshot, Source, SourceTable, SourceTransaction
 from tidegate.capture.sqlite_ddl import VERSION_TABLE
@@ -179,7 +181,13 @@ class ChangeTableSource(Source):
 
     def _follow(self, shapes: Sequence[Shape]) -> Follower:
         return Follower(
-            shapes, wanted=self._wanted, excluded=self._excluded, types=self._types, now=self._now, made=self._made
+            shapes,
+            wanted=self._wanted,
+            excluded=self._excluded,
+            types=self._types,
+            now=self._now,
+            made=self._made,
+            check_key=partial(check_one, self._reader),
         )
 
     # Snapshot.
@@ -198,6 +206,7 @@ class ChangeTableSource(Source):
             for shape in self._shapes:
                 if not shape.same_images(self._shape(shape.name)):
                     raise Unavailable(f"table {shape.name!r} was altered meanwhile: open the source again")
+                check_all(self._reader, shape)
             rows = {
                 shape.table.name: int(self._reader.query(f"SELECT count(*) FROM {quoted(shape.name)}")[0][0])
                 for shape in self._shapes

@@ -14,10 +14,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from tidegate.capture.key_storage import twins
 from tidegate.capture.source import Change, Dropped, Reshaped, Rows
 from tidegate.capture.sqlite_shape import Shape, shape_by_sql
 from tidegate.cdc.change_table import ChangeRow, Kind
-from tidegate.cdc.record import decode
+from tidegate.cdc.record import Value, decode
 from tidegate.cdc.row_layout import TooLong
 from tidegate.cdc.sqlite_types import ARROW, convert
 from tidegate.errors import SourceGone, SourceUnreadable
@@ -34,12 +35,14 @@ MANY: Final = 1000
 class Tracked:
     """A captured table, and what a transaction has done to it so far."""
 
-    __slots__ = ("key_fix", "pending", "shape")
+    __slots__ = ("key_fix", "pending", "shape", "stored")
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self.pending: dict[Any, Any] = {}
         """By rowid the last image, or by key the last row; None for what went."""
+        self.stored: dict[Any, tuple[Value, ...]] = {}
+        """By key as what it is stored, where that is not said by the key's types."""
         type = shape.types[shape.key[0]] if shape.is_by_row and shape.key else "BIGINT"
         self.key_fix: Callable[[int], Any] | None = None if type == "BIGINT" else lambda row: convert(row, type)
 
@@ -103,15 +106,18 @@ class Follower:
         types: Mapping[str, str],
         now: Callable[[str], Shape | None],
         made: Callable[[Shape, int], Iterable[Rows]],
+        check_key: Callable[[Shape, tuple[Value, ...], bool], None],
     ) -> None:
         """`wanted` are names in lower case, None for all; `now` is how a table looks at the source by now, `made` the
-        rows that it had from the beginning though they are not recorded, for the change that made it."""
+        rows that it had from the beginning though they are not recorded, for the change that made it; `check_key`
+        refuses a key, which may have gone, for what the source has by now."""
         self._tables = {shape.name.lower(): Tracked(shape) for shape in shapes}
         self._wanted = wanted
         self._excluded = excluded
         self._types = types
         self._now = now
         self._made = made
+        self._check_key = check_key
         self._names: dict[str | None, Tracked | None] = {}
         """What each name means, as it is spelt. None: it is not captured."""
         self._touched: dict[int, Tracked] = {}
@@ -176,7 +182,7 @@ class Follower:
         while touched:
             _, at = touched.popitem()
             try:
-                found += at.take()
+                found += self._taken(at)
             except TooLong:
                 images = at.pending
                 at = self._grown(at, found)
@@ -188,12 +194,36 @@ class Follower:
         if row.kind != Kind.INSERT:
             if row.before is None:
                 raise _needs(row, "full", "the row as it was, by whose key it is known")
-            gone = shape.key_in_order(shape.key_layout.read(row.before, row.row))
-            at.pending[_whole(gone, shape, row)] = None
+            gone = _whole(shape.key_in_order(shape.key_layout.read(row.before, row.row)), shape, row)
+            if shape.untyped_key:
+                self._tell_apart(at, gone, row.before, is_gone=True)
+            at.pending[gone] = None
             if row.kind == Kind.DELETE:
                 return
-        values = shape.layout.read(row.after or _image(row), row.row)
-        at.pending[_whole(shape.key_of(values), shape, row)] = values
+        image = row.after or _image(row)
+        values = shape.layout.read(image, row.row)
+        key = _whole(shape.key_of(values), shape, row)
+        if shape.untyped_key:
+            self._tell_apart(at, key, image, is_gone=False)
+        at.pending[key] = values
+
+    def _tell_apart(self, at: Tracked, key: tuple[Any, ...], image: bytes, *, is_gone: bool) -> None:
+        """Raises: `SourceUnreadable` for a key that is the same as another one here and not at the source."""
+        values = decode(image)
+        stored = tuple(values[each] for each in at.shape.key)
+        known = at.stored.get(key, stored)
+        if is_gone or at.pending.get(key) is not None:  # Else it takes the place of one that went.
+            for column, one, other in zip(at.shape.key, known, stored):
+                if type(one) is not type(other):
+                    raise twins(at.shape, column, one, other)
+        at.stored[key] = stored
+
+    def _taken(self, at: Tracked) -> list[Change]:
+        """What the transaction did to a table, whose keys are compared with those that are there by now."""
+        for key, stored in at.stored.items():
+            self._check_key(at.shape, stored, at.pending[key] is None)
+        at.stored.clear()
+        return at.take()
 
     def _meet(self, name: str | None, found: list[Change]) -> Tracked | None:
         """A name that was not met before."""
@@ -226,7 +256,7 @@ class Follower:
                 f" altered by a connection that does not record; take a new snapshot: restart=True, or --restart"
             )
         self._touched.pop(id(at), None)
-        rows = [] if was.is_by_row else at.take()
+        rows = [] if was.is_by_row else self._taken(at)
         found += rows  # Rows that were read already are as it was.
         return self._follow(now, found, {})
 

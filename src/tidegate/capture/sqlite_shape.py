@@ -22,6 +22,8 @@ from tidegate.errors import InvalidArgument, SourceUnreadable
 Query = Callable[[str], Sequence[Sequence[Any]]]
 ROWID: Final = "_rowid"
 """The column that is the key of a table without one."""
+_AS_THEY_COME: Final = ("", "ANY", "BLOB")
+"""Declarations by which SQLite stores a text that looks like a number as a text."""
 _STORED: Final = (0, 3)
 """Of `hidden`: columns that images have. Others are computed when read."""
 
@@ -42,6 +44,8 @@ class Shape:
     """Whether rows are identified by the rowid, which may be a column."""
     rowid: str | None
     """What a query can call the rowid; None if there is none or nothing to call it by."""
+    untyped_key: tuple[int, ...] = ()
+    """Columns of the key that keep numbers and texts as they come, and are STRING here."""
 
     @cached_property
     def has_own_rowid(self) -> bool:
@@ -151,6 +155,7 @@ def shape_of(query: Query, name: str, chosen: Mapping[str, str]) -> Shape:
         key,
         is_alias or not key,
         rowid,
+        tuple(at for at in key if types[at] == "STRING" and declared[at] in _AS_THEY_COME),
     )
 
 
@@ -212,7 +217,14 @@ def shape_as_known(known: SourceTable, now: Shape | None) -> Shape:
         () if own else tuple(names.index(each) for each in known.key),
         own or (now is not None and now.is_by_row),
         None if now is None else now.rowid,
+        () if now is None else _untyped(known, names, now),
     )
+
+
+def _untyped(known: SourceTable, names: tuple[str, ...], now: Shape) -> tuple[int, ...]:
+    """Which columns of a key have no type, by what they are now."""
+    untyped = [now.columns[at] for at in now.untyped_key]
+    return tuple(names.index(each) for each in known.key if each in names and each in untyped)
 
 
 def checked_types(types: Mapping[str, str]) -> dict[str, str]:
