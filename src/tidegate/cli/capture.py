@@ -94,7 +94,8 @@ def capture(
     neither loses nor repeats one.
 
     URL is sqlite:///app.db or turso:///app.db (from here; four slashes from the root), postgresql://user@host/db,
-    or debezium:///events (a file, or a directory of them).
+    debezium:///events (a file, or a directory of them) or debezium+topic:name (a topic of the database). An
+    application on SQLite must record its changes: it connects by tidegate.capture.sqlite.connect.
 
     \b
     Examples:
