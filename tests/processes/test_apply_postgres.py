@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from apply_actions import *  # noqa: F403
 from apply_rig import Rig
 from apply_suite import *  # noqa: F403
 from helpers import eventually

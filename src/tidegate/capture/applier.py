@@ -26,7 +26,7 @@ from tidegate.capture.apply_rows import Before, Parts, name_sql
 from tidegate.capture.initial_copy import copy_table
 from tidegate.capture.target import ApplyConflict, Conflict, State, Target, Violation, Written, open_target
 from tidegate.capture.target_tables import TableWriter, fit, state_of
-from tidegate.cdc.apply_plan import Chunk, cut, parents_first
+from tidegate.cdc.apply_plan import Chunk, cut, parents_first, quoted
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.read_gate import ReadAsk, ReadPlace
 from tidegate.errors import InvalidArgument, NotFound
@@ -220,8 +220,7 @@ class Applier:
             names = [name for name in self._tables if place.tables[name].existed(at)]
             self._fit(target, place.tables, names, at)
             if before is not None:
-                for name in reversed(self._order):
-                    target.run(self._writers[name].sql.clear)
+                self._clear(target)
             if self._start == "snapshot":
                 self._copy_rows(target, self._order, at)
             self._put(target, at)
@@ -230,6 +229,21 @@ class Applier:
             raise self._forbidden(target, violation, at) from violation
         self._settled(at)
         self._restart = False
+
+    def _clear(self, target: Target) -> None:
+        """Empty the tables. Raises: `InvalidArgument` when rows of others would go with theirs."""
+        for name in self._order:
+            for other in sorted(self._writers[name].shape.dependents):
+                if other.casefold() not in _folded(self._order) and target.run(
+                    f"SELECT 1 FROM {quoted(other)} LIMIT 1"
+                ):
+                    raise InvalidArgument(
+                        f"{target.shown}: table {name!r} cannot be emptied for a restart: the foreign key of {other!r},"
+                        f" which has rows and is not applied, acts on what is deleted; take it away for the while, or"
+                        f" change the rows in place: policy='overwrite' under another name=..."
+                    )
+        for name in reversed(self._order):
+            target.run(self._writers[name].sql.clear)
 
     def _copy(self, target: Target, tables: Mapping[str, Table], names: Sequence[str], at: Timestamp) -> None:
         """Tables that were added to those that are applied, as they were when the target was."""

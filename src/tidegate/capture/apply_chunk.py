@@ -4,6 +4,9 @@ First all rows go in a few statements, each of which says what the rows must hav
 as it should when there is no conflict. If it does not, or a constraint is violated, that is undone and the rows go one
 by one: then it shows which row conflicts, and rows that only stood in each other's way, as two that exchange the values
 of a unique column, wait until there is room for them.
+
+Foreign keys of the target may do something themselves, as ON DELETE CASCADE does. Rows that they would act on go last:
+by then those that refer to them do not any more. What they have done within the chunk all the same is no conflict.
 """
 
 from __future__ import annotations
@@ -42,6 +45,10 @@ class _Step:
     """Why it has to wait."""
     aside: Literal["", "parked", "removed"] = ""
     """What was done to make room for others: its unique columns are NULL, or it is gone for now."""
+    was_right: bool = False
+    """Whether it was what it should be when the chunk began: since then only the target's own actions change it."""
+    why: str = ""
+    """Why it cannot make room for others."""
 
 
 class ChunkWriter:
@@ -58,10 +65,10 @@ class ChunkWriter:
 
         Raises: `ApplyConflict` unless the policy is to skip; what the target raises.
         """
-        for deletes_first in () if one_by_one else (True, False):
+        for deletes_last in () if one_by_one else (False, True):
             try:
                 with self._target.savepoint():
-                    self._at_once(parts, deletes_first=deletes_first)
+                    self._at_once(parts, deletes_last=deletes_last)
                 return []
             except UndoPart:
                 break
@@ -72,9 +79,9 @@ class ChunkWriter:
                 # go after that.
         return _OneByOne(self._target, self._policy, at).write(parts, self._order, self._writers)
 
-    def _at_once(self, parts: Parts, *, deletes_first: bool) -> None:
-        if deletes_first:
-            self._delete_all(parts)
+    def _at_once(self, parts: Parts, *, deletes_last: bool) -> None:
+        last = {each for each in self._order if deletes_last or self._writers[each].shape.is_acted_on}
+        self._delete_all(parts, [each for each in self._order if each not in last])
         many = self._target.many
         for table in self._order:
             writer = self._writers[table]
@@ -88,11 +95,10 @@ class ChunkWriter:
                     self._all(sql.upsert, work.upserts)
                 elif work.upserts:
                     many(sql.upsert, work.upserts)  # A row that is there stays, and is not counted.
-        if not deletes_first:
-            self._delete_all(parts)
+        self._delete_all(parts, [each for each in self._order if each in last])
 
-    def _delete_all(self, parts: Parts) -> None:
-        for table in reversed(self._order):
+    def _delete_all(self, parts: Parts, tables: Sequence[str]) -> None:
+        for table in reversed(tables):
             sql = self._writers[table].sql
             for work in parts(table):
                 if not work.deletes:
@@ -118,25 +124,45 @@ class _OneByOne:
         self._at = at
         self._skipped: list[Conflict] = []
         self._waiting: list[_Step] = []
+        self._right: set[tuple[str, Row]] = set()
+        """Rows, by table and key, that were as they should be."""
 
     def write(self, parts: Parts, order: Sequence[str], writers: Mapping[str, TableWriter]) -> list[Conflict]:
-        for table in reversed(order):
-            for work in parts(table):
-                for key, before in work.deletes:
-                    self._first(_Step(writers[table], key, before, None, is_known=before is not None))
+        acted_on = [each for each in order if writers[each].shape.is_acted_on]
+        for table in order:
+            if writers[table].shape.is_acting:
+                self._look(writers[table], parts(table))
+        self._delete(parts, [each for each in order if each not in acted_on], writers)
         for table in order:
             writer = writers[table]
             for work in parts(table):
                 for key, there, after in work.updates:
-                    self._first(_Step(writer, key, there, after))
+                    self._first(_Step(writer, key, there, after, was_right=(table, key) in self._right))
                 for after in work.inserts:
                     self._first(_Step(writer, writer.sql.key_of(after), None, after))
                 for after in work.upserts:
                     self._first(_Step(writer, writer.sql.key_of(after), None, after, is_known=not writer.key))
+        self._delete(parts, acted_on, writers)
         self._wait()
         for step in self._waiting:
             self._give_up(step)
         return self._skipped
+
+    def _look(self, writer: TableWriter, works: Iterable[Work]) -> None:
+        """Note which rows are as they should be, before anything is done."""
+        for work in works:
+            known = [(key, before) for key, before in work.deletes if before is not None]
+            for key, before in (*known, *((key, before) for key, before, _ in work.updates)):
+                if self._found(writer.sql.select_same, writer.sql.deletes(key, before)):
+                    self._right.add((writer.name, key))
+
+    def _delete(self, parts: Parts, tables: Sequence[str], writers: Mapping[str, TableWriter]) -> None:
+        for table in reversed(tables):
+            for work in parts(table):
+                for key, before in work.deletes:
+                    was_right = (table, key) in self._right
+                    is_known = before is not None
+                    self._first(_Step(writers[table], key, before, None, is_known=is_known, was_right=was_right))
 
     # -- one row ---------------------------------------------------------------------------------------------------
 
@@ -149,6 +175,19 @@ class _OneByOne:
             return violation
 
     def _attempt(self, step: _Step) -> int | Violation:
+        found = self._as_planned(step)
+        if found != 0 or not step.was_right or step.aside:
+            return found
+        # The target's own foreign keys have changed the row, or taken it, since the chunk began.
+        sql, after = step.writer.sql, step.after
+        is_there = self._row(step) is not None
+        if after is None:
+            return self._try(sql.delete, step.key) if is_there else 1
+        if is_there:
+            return self._try(sql.update, sql.update_only(step.key, after))
+        return 0 if step.writer.own else self._try(sql.insert, after)
+
+    def _as_planned(self, step: _Step) -> int | Violation:
         sql, key, before, after = step.writer.sql, step.key, step.before, step.after
         if after is None:
             if not step.is_known:
@@ -171,8 +210,13 @@ class _OneByOne:
                 self._conflict(step, found)
             else:
                 self._waiting.append(step)  # Maybe for a row that changes later.
-        elif found != 1 and (step.is_known or step.after is not None) and not self._has_come(step):
-            self._conflict(step, found)
+        else:
+            self._judge(step, found)
+
+    def _judge(self, step: _Step, found: int) -> None:
+        """Find out whether it is a conflict that the target has counted so many changed rows."""
+        if found != 1 and (step.is_known or step.after is not None) and not self._has_come(step):
+            self._conflict(step, found, is_final=step.aside == "removed")
 
     def _has_come(self, step: _Step) -> bool:
         """Whether a row that came is there though the target has not counted it: its trigger may have put it there."""
@@ -190,6 +234,8 @@ class _OneByOne:
                 if isinstance(found, Violation):
                     step.violation = found
                     left.append(step)
+                else:
+                    self._judge(step, found)
             is_stuck = len(left) == len(self._waiting)
             self._waiting = left
             if is_stuck and not any([self._make_room(step) for step in left]):
@@ -208,12 +254,28 @@ class _OneByOne:
             if self._try(sql.park(writer.parking), step.key) != 1:
                 return False
             step.aside = "parked"
-        elif writer.shape.is_acted_on or self._try(sql.delete, step.key) != 1:
+        elif why := self._stays(step):
+            step.why = f"; it cannot be taken out for a moment, because {why}"
+            return False
+        elif self._try(sql.delete, step.key) != 1:
             return False
         else:
             step.aside = "removed"
         step.is_known = True
         return True
+
+    def _stays(self, step: _Step) -> str:
+        """Why a row cannot be deleted and put back, as something would be lost by it; and what to do."""
+        writer = step.writer
+        if writer.shape.is_acted_on:
+            others = ", ".join(sorted(writer.shape.dependents))
+            return f"foreign keys of {others} act on it: let its unique columns be NULL there"
+        if writer.is_passed_on:
+            return "foreign keys pass changes of its columns on: change them there by hand"
+        own = [each.name for each in writer.own]
+        if own and (any(each.has_default for each in writer.own) or self._found(writer.sql.has_any(own), step.key)):
+            return f"the target has columns of its own ({', '.join(own)}): let its unique columns be NULL there"
+        return ""
 
     def _give_up(self, step: _Step) -> None:
         """There is no room for it: it gets its old values back, and is a conflict."""
@@ -229,20 +291,25 @@ class _OneByOne:
     def _row(self, step: _Step) -> Row | None:
         if not step.key:
             return None
+        rows = self._found(step.writer.sql.select, step.key)
+        return rows[0] if rows else None
+
+    def _found(self, statement: str, values: Row) -> list[Row]:
         try:
             with self._target.savepoint("tidegate_look"):
-                rows = self._target.run(step.writer.sql.select, step.key)
+                return self._target.run(statement, values)
         except Violation:
-            return None  # It cannot even be asked for.
-        return rows[0] if rows else None
+            return []  # It cannot even be asked for.
 
     def _conflict(self, step: _Step, found: int | Violation, *, is_final: bool = False) -> None:
         """Raises: `ApplyConflict`, unless it is skipped; `is_final` says that it cannot be."""
         there = self._row(step)
+        if step.was_right and step.after is not None and there is None:
+            is_final = True  # The target's own action has taken it: to leave it like that is to lose it.
         if there is not None and step.before is None and step.after is not None and step.is_known:
             what = _THERE
         elif isinstance(found, Violation):
-            what = forbidden(found, step.writer, self._target, step.after)
+            what = forbidden(found, step.writer, self._target, step.after) + step.why
         elif there is None:
             what = UNTAKEN if step.before is None and step.after is not None else _MISSING
         else:

@@ -56,13 +56,18 @@ _KEYS: Final = """
     WHERE i.indrelid = %s::oid AND i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
     ORDER BY NOT i.indisprimary
 """
-_PARENTS: Final = """
-    SELECT DISTINCT p.relname FROM pg_constraint c JOIN pg_class p ON p.oid = c.confrelid
+_NAMED: Final = "CASE WHEN pg_table_is_visible(o.oid) THEN '' ELSE n.nspname || '.' END || o.relname"
+_PARENTS: Final = f"""
+    SELECT {_NAMED}, c.confdeltype IN ('c', 'n', 'd') OR c.confupdtype IN ('c', 'n', 'd')
+    FROM pg_constraint c JOIN pg_class o ON o.oid = c.confrelid JOIN pg_namespace n ON n.oid = o.relnamespace
     WHERE c.contype = 'f' AND c.conrelid = %s::oid
 """
-_ACTS: Final = """
-    SELECT 1 FROM pg_constraint
-    WHERE contype = 'f' AND confrelid = %s::oid AND confdeltype IN ('c', 'n', 'd', 'r') LIMIT 1
+_CHILDREN: Final = f"""
+    SELECT {_NAMED}, c.confdeltype IN ('c', 'n', 'd', 'r'), c.confupdtype IN ('c', 'n', 'd'),
+           ARRAY(SELECT a.attname::text FROM pg_attribute a
+                 WHERE a.attrelid = c.confrelid AND a.attnum = ANY (c.confkey))
+    FROM pg_constraint c JOIN pg_class o ON o.oid = c.conrelid JOIN pg_namespace n ON n.oid = o.relnamespace
+    WHERE c.contype = 'f' AND c.confrelid = %s::oid
 """
 
 
@@ -215,12 +220,16 @@ class PostgresTarget(Target):
         ((oid,),) = self.run("SELECT to_regclass(%s)::oid", (quoted(table),))
         if oid is None:
             return None
+        parents = self.run(_PARENTS, (oid,))
+        children = self.run(_CHILDREN, (oid,))
         return TargetTable(
             table,
             tuple(TargetColumn(*each) for each in self.run(_COLUMNS, (oid,))),
             tuple(frozenset(names) for (names,) in self.run(_KEYS, (oid,))),
-            frozenset(str(name) for (name,) in self.run(_PARENTS, (oid,))),
-            bool(self.run(_ACTS, (oid,))),
+            frozenset(str(name) for name, _ in parents),
+            frozenset(str(name) for name, on_delete, _, _ in children if on_delete),
+            frozenset(str(column) for _, _, on_update, columns in children if on_update for column in columns),
+            any(is_acting for _, is_acting in parents),
         )
 
     def column_type(self, type: pa.DataType) -> str:

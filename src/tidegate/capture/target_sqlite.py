@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 import pyarrow as pa
@@ -29,7 +29,17 @@ _KINDS: Final = ("sqlite", "turso")
 _LONGEST_S: Final = 1_000_000
 USUAL_LOG: Final = "turso_cdc"
 _TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table'"
-_ACTS: Final = ("CASCADE", "SET NULL", "SET DEFAULT", "RESTRICT")
+_ACTS: Final = ("CASCADE", "SET NULL", "SET DEFAULT")
+
+
+class _ForeignKey(NamedTuple):
+    """A column's part of one."""
+
+    parent: str
+    column: str | None
+    """Of the parent; None for its primary key."""
+    on_update: str
+    on_delete: str
 
 
 class SqliteTarget(Target):
@@ -50,6 +60,8 @@ class SqliteTarget(Target):
                 f"{self.kind}://{rest} names no file; write {self.kind}:///app.db, or {self.kind}:////var/app.db for a"
                 f" path that begins with a slash"
             )
+        self._has_actions: Final = self._options.get("foreign_keys", "on") != "off"
+        """Whether foreign keys are enforced, and do what they say."""
         self._busy_s: Final = self._seconds("busy_s", _BUSY_S)
         self.path: Final = Path(path)
         self.shown = f"{self.kind}:///{self.path}"
@@ -82,7 +94,7 @@ class SqliteTarget(Target):
             if log is not None:
                 self._record(log)
                 self._log = log
-            if self._options.get("foreign_keys", "on") != "off":
+            if self._has_actions:
                 self.run("PRAGMA foreign_keys = ON")
         except BaseException:
             self.close()
@@ -214,15 +226,38 @@ class SqliteTarget(Target):
                 parts = self.run(f"PRAGMA index_info({quoted(str(index[1]))})")
                 if all(part[2] is not None for part in parts):
                     keys.append(frozenset(str(part[2]) for part in parts))
-        references = frozenset(str(each[2]) for each in self.run(f"PRAGMA foreign_key_list({quoted(table)})"))
-        return TargetTable(table, columns, tuple(each for each in keys if each), references, self._is_acted_on(table))
+        keys = [each for each in keys if each]
+        dependents, passed_on = self._acted_on(table, keys)
+        own = self._foreign_keys(table)
+        return TargetTable(
+            table,
+            columns,
+            tuple(keys),
+            frozenset(each.parent for each in own),
+            dependents,
+            passed_on,
+            self._has_actions and any(each.on_update in _ACTS or each.on_delete in _ACTS for each in own),
+        )
 
-    def _is_acted_on(self, table: str) -> bool:
-        for (other,) in self.run("SELECT name FROM sqlite_schema WHERE type = 'table'"):
-            for each in self.run(f"PRAGMA foreign_key_list({quoted(str(other))})"):
-                if str(each[2]).casefold() == table.casefold() and str(each[6]).upper() in _ACTS:
-                    return True
-        return False
+    def _foreign_keys(self, table: str) -> list[_ForeignKey]:
+        return [
+            _ForeignKey(str(parent), None if to is None else str(to), str(on_update).upper(), str(on_delete).upper())
+            for _, _, parent, _, to, on_update, on_delete, *_ in self.run(f"PRAGMA foreign_key_list({quoted(table)})")
+        ]
+
+    def _acted_on(self, table: str, keys: Sequence[frozenset[str]]) -> tuple[frozenset[str], frozenset[str]]:
+        """The tables that deleting a row does something to, and the columns whose change does."""
+        dependents: set[str] = set()
+        passed_on: set[str] = set()
+        for (other,) in self.run(_TABLES) if self._has_actions else ():
+            for each in self._foreign_keys(str(other)):
+                if each.parent.casefold() != table.casefold():
+                    continue
+                if each.on_delete in (*_ACTS, "RESTRICT"):
+                    dependents.add(str(other))
+                if each.on_update in _ACTS:
+                    passed_on |= {each.column} if each.column is not None else keys[0] if keys else set()
+        return frozenset(dependents), frozenset(passed_on)
 
     def column_type(self, type: pa.DataType) -> str:
         if pa.types.is_integer(type):

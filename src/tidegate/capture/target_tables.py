@@ -42,12 +42,21 @@ class TableWriter:
         ids = [each.id for each in self.columns]
         self.key: Final = tuple(ids.index(each.id) for each in schema.key_columns)
         unique = {name.casefold() for each in shape.keys for name in each}
+        passed_on = {name.casefold() for name in shape.passed_on}
         self.parking: Final = tuple(
             at
             for at, (_, there) in enumerate(pairs)
-            if at not in self.key and there.is_nullable and there.name.casefold() in unique
+            if at not in self.key and there.is_nullable and there.name.casefold() in unique - passed_on
         )
         """Columns that may be NULL for a while, so that another row may have their values."""
+        ours = {each.name.casefold() for each in schema.columns}
+        self.own: Final = tuple(
+            each for each in shape.columns if each.name.casefold() not in ours and not each.is_generated
+        )
+        """The target's own columns."""
+        keys = {each.name.casefold() for each in schema.key_columns}
+        self.is_passed_on: Final = bool(passed_on - keys)
+        """Whether something is done to rows of others when a column changes that is none of the key."""
         self.sql: Final = Statements(target.dialect, shape.name, [there for _, there in pairs], self.key)
 
     def rows(self, rows: pa.Table) -> list[Row]:
@@ -98,10 +107,8 @@ def fit(target: Target, name: str, schema: TableSchema, known: TableState | None
     elif known is not None:
         shape = _follow(target, shape, schema, known)
     writer = TableWriter(target, name, schema, shape)
-    ours = {each.name.casefold() for each in schema.columns}
-    for each in shape.columns:
-        must = not (each.is_nullable or each.has_default or each.is_generated)
-        if each.name.casefold() not in ours and must:
+    for each in writer.own:
+        if not (each.is_nullable or each.has_default):
             raise InvalidArgument(
                 f"{target.shown}: column {each.name!r} of table {name!r} must have a value, and there is no such column"
                 f" here; give it a default, or let it be NULL"

@@ -139,6 +139,10 @@ class Dialect:
     overriding: str = ""
     """What lets values be given for columns that the database would fill by itself."""
 
+    def escape(self, text: str) -> str:
+        """A name in a statement that has values: what looks like the mark of one is none."""
+        return text.replace("%", "%%") if self.mark.startswith("%") else text
+
 
 SQLITE: Final = Dialect("?", "IS")
 POSTGRES: Final = Dialect("%s", "IS NOT DISTINCT FROM", " OVERRIDING SYSTEM VALUE")
@@ -167,9 +171,17 @@ class TargetTable:
     """The columns of each unique constraint; those of the primary key first."""
     references: frozenset[str] = frozenset()
     """The tables that its foreign keys name."""
-    is_acted_on: bool = False
-    """Whether deleting one of its rows does something to rows of others, as ON DELETE CASCADE does, or is refused at
+    dependents: frozenset[str] = frozenset()
+    """The tables to whose rows deleting one of its rows does something, as ON DELETE CASCADE does, or that refuse it at
     once."""
+    passed_on: frozenset[str] = frozenset()
+    """The columns whose change does something to rows of others, as ON UPDATE CASCADE does."""
+    is_acting: bool = False
+    """Whether its own foreign keys change or delete its rows when what they refer to is changed or deleted."""
+
+    @property
+    def is_acted_on(self) -> bool:
+        return bool(self.dependents)
 
     def column(self, name: str) -> TargetColumn | None:
         """By its name; where no case fits, by any."""
@@ -193,15 +205,18 @@ class Statements:
         """`key` are places among the columns; none in a table that only grows."""
         self._key = tuple(key)
         self._rest = tuple(at for at in range(len(columns)) if at not in self._key)
-        name = quoted(table)
-        names = [column_quoted(each.name) for each in columns]
-        marks = [_cast(dialect.mark, each.type) for each in columns]
+        self._escape = dialect.escape
+        name = dialect.escape(quoted(table))
+        names = [dialect.escape(column_quoted(each.name)) for each in columns]
+        types = [dialect.escape(each.type) for each in columns]
+        exact_types = [dialect.escape(each.exact_type) for each in columns]
+        marks = [_cast(dialect.mark, each) for each in types]
 
         def is_key(at: int) -> str:
-            return f"{names[at]} = {_cast(dialect.mark, columns[at].exact_type)}"
+            return f"{names[at]} = {_cast(dialect.mark, exact_types[at])}"
 
         def is_same(at: int) -> str:
-            kind = columns[at].exact_type
+            kind = exact_types[at]
             if kind == "json":  # It cannot be compared.
                 return f"{names[at]}::jsonb {dialect.same} {dialect.mark}::jsonb"
             return f"{names[at]} {dialect.same} {_cast(dialect.mark, kind)}"
@@ -224,13 +239,19 @@ class Statements:
         self.delete_same = f"DELETE FROM {name} WHERE {unchanged}"
         self.select = f"SELECT {listed} FROM {name} WHERE {where}"
         self.select_same = f"SELECT 1 FROM {name} WHERE {unchanged}"
-        self.clear = f"DELETE FROM {name}"
-        self.any = f"SELECT 1 FROM {name} LIMIT 1"
+        # These two have no values, and so nothing in them stands for one.
+        self.clear = f"DELETE FROM {quoted(table)}"
+        self.any = f"SELECT 1 FROM {quoted(table)} LIMIT 1"
 
     def park(self, columns: Sequence[int]) -> str:
         """What makes columns of a row NULL for a while; its values are those of the key."""
         sets = ", ".join(f"{self._names[at]} = NULL" for at in columns)
         return f"UPDATE {self._table} SET {sets} WHERE {self._where}"
+
+    def has_any(self, columns: Sequence[str]) -> str:
+        """What finds a row, by its key, in which one of these columns has a value."""
+        some = " OR ".join(f"{self._escape(column_quoted(each))} IS NOT NULL" for each in columns)
+        return f"SELECT 1 FROM {self._table} WHERE {self._where} AND ({some})"
 
     def key_of(self, row: Row) -> Row:
         return tuple([row[at] for at in self._key])

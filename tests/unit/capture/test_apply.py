@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import turso
 
+from apply_actions import *  # noqa: F403
 from apply_rig import Rig
 from apply_suite import *  # noqa: F403
 
