@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tidegate.capture.event_files import TURN, EventFiles, Events, Place, Record
-from tidegate.capture.event_rows import EventTable, Fold, name_of, schema_of
+from tidegate.capture.event_rows import EventTable, Fold, Names, database_of, name_of, schema_of
 from tidegate.capture.row_changes import APPLIED
 from tidegate.capture.source import (
     Change,
@@ -65,6 +65,7 @@ class DebeziumSource(Source):
         self._types = {place.lower(): type for place, type in (types or {}).items()}
         self._wanted: frozenset[str] | None = None
         self._tables: dict[str, EventTable] = {}
+        self._names = Names()
         self._assembly: Assembly[Place] = Assembly()
         self._offsets: dict[str, int] = {}
         self._given: dict[str, int] = {}
@@ -83,12 +84,21 @@ class DebeziumSource(Source):
     def tables(self, wanted: Sequence[str] | None) -> list[SourceTable]:
         """See `Source`. A table is known by its events: one of none is not there yet."""
         self._wanted = None if wanted is None else frozenset(each.lower() for each in wanted)
-        found: dict[str, list[tuple[Record, Changed]]] = {}
+        met: dict[tuple[str, str], list[tuple[Record, Changed]]] = {}
         for record, event in self._glance():
-            name = name_of(event.table)
-            some = found.setdefault(name, [])
-            if self._is_captured(name) and len(some) < (1 if schema_of(record, event) else _GUESSED):
+            place = database_of(event), name_of(event.table)
+            some = met.setdefault(place, [])
+            is_captured = self._is_captured(place[1]) or self._is_captured(".".join(place))
+            if is_captured and len(some) < (1 if schema_of(record, event) else _GUESSED):
                 some.append((record, event))
+        databases = {place[0] for place in met if place[0] and self._is_captured(place[1])}
+        is_named = any(place[0] and ".".join(place).lower() in (self._wanted or ()) for place in met)
+        is_with = is_named or len(databases) > 1
+        self._names = Names("" if is_with else "".join(databases), is_with)
+        found: dict[str, list[tuple[Record, Changed]]] = {}
+        for place, some in met.items():
+            name = ".".join(place) if is_with and place[0] else place[1]
+            found.setdefault(name, []).extend(some if self._is_captured(name) else ())
         lost = sorted((self._wanted or set()) - {name.lower() for name in found})
         if lost:
             said = ", ".join(sorted(found)) or "none"
@@ -121,7 +131,10 @@ class DebeziumSource(Source):
 
     def _is_captured(self, name: str) -> bool:
         low = name.lower()
-        return low != APPLIED and (self._wanted is None or low in self._wanted)
+        return low.rpartition(".")[2] != APPLIED and (self._wanted is None or low in self._wanted)
+
+    def _name(self, event: Changed) -> str:
+        return self._names.of(event, self._is_captured)
 
     def _table(self, name: str, some: Sequence[tuple[Record, Changed]]) -> EventTable:
         record, event = some[0]
@@ -165,7 +178,7 @@ class DebeziumSource(Source):
                     is_streaming = True
                     break
                 ends[part] = behind
-                name = name_of(event.table)
+                name = self._name(event)
                 counts[name] = counts.get(name, 0) + 1
                 marks.add(event.source.get("snapshot"))
         if marks & {"first", "true", True} and "last" not in marks and not is_streaming:
@@ -201,7 +214,7 @@ class DebeziumSource(Source):
                         offset = behind
                         event = event_of(record.value)
                         if isinstance(event, Changed) and event.after is not None:
-                            table = self._tables.get(name_of(event.table))
+                            table = self._tables.get(self._name(event))
                             if table is not None:
                                 row = row_of(table.name, table.fields, event.after)
                                 found.setdefault(table.name, []).append(row)
@@ -242,7 +255,10 @@ class DebeziumSource(Source):
                 head = self._heads.get(part) or self._events.head(part)
                 self._heads[part] = head
                 parts[part] = [offset, head, read] if read != offset else [offset, head]
-        return json.dumps({"at": parts, "taken": sorted(self._recent)}, separators=(",", ":"))
+        said: dict[str, object] = {"at": parts, "taken": sorted(self._recent)}
+        if self._names != Names():
+            said["database"] = True if self._names.is_with else self._names.database
+        return json.dumps(said, separators=(",", ":"))
 
     def resume(self, position: str, known: Sequence[SourceTable]) -> None:
         """See `Source`."""
@@ -253,6 +269,7 @@ class DebeziumSource(Source):
                 for part, each in said["at"].items()
             }
             taken = [str(each) for each in said["taken"]]
+            database = said.get("database", "")
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise SourceUnreadable(
                 f"no position in events: {position[:200]!r}; take a new snapshot: restart=True, or --restart"
@@ -271,6 +288,7 @@ class DebeziumSource(Source):
                 )
             if part in there:
                 self._events.read(part, at, 1)  # Whether it is as long as that.
+        self._names = Names(is_with=True) if database is True else Names(str(database))
         self._tables = {
             each.name: EventTable(each.name, [field_as(column.name, column.type) for column in each.columns], each.key)
             for each in known
@@ -376,7 +394,7 @@ class DebeziumSource(Source):
         yield from found
 
     def _change(self, fold: Fold, record: Record, event: Changed) -> None:
-        name = name_of(event.table)
+        name = self._name(event)
         if not self._is_captured(name):
             return
         if event.op == "truncate":

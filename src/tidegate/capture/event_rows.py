@@ -6,7 +6,7 @@ key, which Debezium tells as a delete and an insert behind it, in the row that w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from tidegate.capture.event_files import Record
 from tidegate.capture.source import Change, Column, Patch, Rows, SourceTable
 from tidegate.cdc.debezium import Changed
 from tidegate.cdc.debezium_types import Field, row_of
+from tidegate.errors import SourceUnreadable
 
 _DEFAULTS: Final = ("public.", "dbo.")
 """Schemas that nobody writes."""
@@ -129,6 +130,40 @@ def name_of(table: str) -> str:
         if table.startswith(each):
             return table.removeprefix(each)
     return table
+
+
+@dataclass(slots=True)
+class Names:
+    """What tables are called: with their database in front when there are several, and one alone needs none."""
+
+    database: str = ""
+    """The only one so far."""
+    is_with: bool = False
+    """Whether all names are with their databases."""
+
+    def of(self, event: Changed, is_captured: Callable[[str], bool]) -> str:
+        """Raises: `SourceUnreadable` for a captured table of another database than the only one so far."""
+        name, database = name_of(event.table), database_of(event)
+        if not database or database == self.database:
+            return name
+        if self.is_with:
+            return f"{database}.{name}"
+        if not is_captured(name):
+            return name
+        if self.database:
+            raise SourceUnreadable(
+                f"table {name!r} of database {database!r}: all events so far were of database {self.database!r}, whose"
+                f" tables are here without its name; name those to capture with their databases and take a new"
+                f' snapshot: tables=["{self.database}...", "{database}.{name}"], restart=True'
+            )
+        self.database = database
+        return name
+
+
+def database_of(event: Changed) -> str:
+    """The database of an event whose connector may have several, else nothing."""
+    source = event.source
+    return "" if source.get("connector") == "postgresql" else str(source.get("db") or "")
 
 
 def schema_of(record: Record, event: Changed) -> Sequence[Mapping[str, Any]] | None:

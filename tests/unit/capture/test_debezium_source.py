@@ -349,6 +349,58 @@ def test_rows_of_a_snapshot_that_come_later_bring_their_schema_and_their_key(tmp
     assert model.shapes["items"].key == ("id",)
 
 
+def of_database(database, record):
+    """A record as a connector of MySQL sends it, which has several databases and no schemas."""
+    source = record["value"]["payload"]["source"]
+    source.update(connector="mysql", db=database, schema=None)
+    return record
+
+
+def two_databases(path):
+    c = Connector()
+    write(path, [of_database("one", c.snapshot("items", item(1, 1, "one"), "first"))])
+    write(path, [of_database("two", c.snapshot("items", item(1, 1, "two"), "last"))])
+    write(path, [c.begin(1), of_database("two", c.change(1, "u", "items", after=item(1, 2, "two"))), c.end(1)])
+
+
+@pytest.mark.parametrize("wanted", [None, ["one.items", "TWO.items"], ["two.items"]])
+def test_tables_of_several_databases_are_called_by_them(tmp_path, wanted):
+    """Two tables with one name are two, also when a capture goes on."""
+    path = tmp_path / "events.jsonl"
+    two_databases(path)
+    model = captured(DebeziumSource(str(path)), wanted)
+    source = DebeziumSource(str(path))
+    source.tables(wanted)
+    source.resume(model.position, list(model.shapes.values()))
+    for each in source.transactions(0):
+        model.take(each)
+    there = {"one.items": {(1,): item(1, 1, "one")}, "two.items": {(1,): item(1, 2, "two")}}
+    asked = {"one.items", "two.items"} if wanted is None else {each.lower() for each in wanted}
+    assert model.rows == {name: there[name] for name in asked}
+
+
+def test_a_name_that_two_databases_have_is_asked_for_with_one_of_them(tmp_path):
+    path = tmp_path / "events.jsonl"
+    two_databases(path)
+    with pytest.raises(NotFound, match=r"no event of table 'items'.*one\.items, two\.items"):
+        DebeziumSource(str(path)).tables(["items"])
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_second_database_that_comes_later_ends_the_capture_and_is_not_mixed_in(tmp_path, is_new):
+    c = Connector()
+    path = tmp_path / "events.jsonl"
+    write(path, [of_database("one", c.snapshot("items", item(1, 1, "one"), "last"))])
+    source = DebeziumSource(str(path))
+    model = captured(source)
+    assert set(model.rows) == {"items"}
+    other = of_database("two", c.change(1, "c", "orders", after=order(1, "two", 1)))
+    write(path, [c.begin(1), other, of_database("two", c.change(1, "c", "items", after=item(1, 1, "two"))), c.end(1)])
+    source = resumed(DebeziumSource(str(path)), model) if is_new else source
+    with pytest.raises(SourceUnreadable, match=r"'orders' of database 'two'.*\"two\.orders\"\], restart=True"):
+        everything(source)
+
+
 def test_a_truncate_stands_where_it_stood(tmp_path):
     c = Connector()
     path = tmp_path / "events.jsonl"
