@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
 import pytest
 from capture_rig import captured
 from fake_source import ORDERS
@@ -60,7 +61,7 @@ def test_a_table_that_was_made_anew_at_the_source_in_another_order_follows_behin
     with captured(db):
         pass
     history.tables = [shape("b", "a")]
-    history.rows = [Rows("orders", [(1, "was b", "was a")])]
+    history.rows = [Rows("orders", pa.table({"id": [1], "b": ["was b"], "a": ["was a"]}))]
     with captured(db, restart=True) as capture:
         history.commit(Reshaped(shape("b", "x"), {"a": "x"}), Rows("orders", [(2, "B", "X")]))
         capture.catch_up()
@@ -105,7 +106,7 @@ def test_it_may_be_interrupted_anywhere(db, history, monkeypatch, step):
 def test_captures_that_have_not_noted_the_order_go_by_the_names(db, history):
     """They began before it was noted down."""
     history.tables = [shape("a", "b")]
-    history.rows = [Rows("orders", [(1, "was a", "was b")])]
+    history.rows = [Rows("orders", pa.table({"id": [1], "a": ["was a"], "b": ["was b"]}))]
     db.sql(MADE)
     with captured(db):
         pass
