@@ -6,6 +6,7 @@ The events are made; those of a real engine are in `test_debezium_recorded.py`.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from debezium_events import HISTORY, after, write
@@ -86,3 +87,16 @@ def test_a_topic_that_is_not_there_and_what_is_no_event_are_named(db):
         db.send("events", "no json {")
         with pytest.raises(SourceUnreadable, match=r"topic 'events' at .*: no JSON: 'no json {'"):
             capture.catch_up()
+
+
+def test_the_first_snippet_of_the_docs_runs_as_it_is_written(tmp_path, monkeypatch):
+    """It captures SQLite: what Debezium's part of the page builds on."""
+    monkeypatch.chdir(tmp_path)
+    docs = (Path(__file__).parents[3] / "docs" / "capture.md").read_text()
+    names = {}
+    try:
+        exec(docs.split("```python\n")[1].split("```")[0], names)
+        assert names["db"].query("SELECT count(*) AS n FROM orders", "strong").rows() == [{"n": 2}]
+    finally:
+        for each in {"db", "app"} & names.keys():
+            names[each].close()
