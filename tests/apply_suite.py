@@ -592,6 +592,15 @@ def test_a_table_that_does_not_fit_is_refused_by_its_column(rig: Rig, created: s
     assert rig.equal()
 
 
+def test_a_key_that_the_target_computes_is_refused(rig: Rig) -> None:
+    if rig.kind == "turso":
+        pytest.skip("Turso has generated columns only as an experiment")
+    rig.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v STRING)")
+    rig.at_target("CREATE TABLE t (x BIGINT, id BIGINT GENERATED ALWAYS AS (x) STORED UNIQUE, v TEXT)")
+    with pytest.raises(InvalidArgument, match=r"column 'id' of table 't' belongs to the key here.*can be written"):
+        rig.apply()
+
+
 def test_a_column_that_goes_missing_is_named(rig: Rig) -> None:
     shop(rig)
     rig.apply()

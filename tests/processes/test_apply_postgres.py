@@ -20,7 +20,7 @@ from apply_suite import *  # noqa: F403
 from helpers import eventually
 from pg_server import Server
 from tidegate.capture.target import ApplyConflict, TargetBusy, identity_of, open_target
-from tidegate.errors import Unavailable
+from tidegate.errors import InvalidArgument, Unavailable
 
 
 @pytest.fixture
@@ -305,3 +305,65 @@ def test_two_databases_that_follow_each_other_do_not_go_round_in_a_circle(rig: R
     assert rig.apply("t").transactions == 0
     assert rig.equal("t")
     capture.stop()
+
+
+# -- names and keys --------------------------------------------------------------------------------------------------
+
+
+def test_names_may_look_like_marks_of_values(rig: Rig) -> None:
+    rig.db.sql("CREATE TABLE t (`id%s` BIGINT PRIMARY KEY, `a%b` STRING, `100%` STRING)")
+    rig.at_target('CREATE TABLE t ("id%s" bigint PRIMARY KEY, "a%b" text UNIQUE, "100%" text)')
+    rig.db.insert("t", [(1, "a", "x"), (2, "b", "y")])
+    for policy in ("stop", "overwrite", "skip"):
+        rig.apply(policy=policy)
+        rows = {row[0]: row for row in rig.here("t")}
+        rig.db.upsert("t", [(1, *rows[2][1:]), (2, *rows[1][1:])])
+        assert rig.apply(policy=policy).done.conflicts == 0
+        assert rig.equal()
+    rig.apply(restart=True)
+    rig.db.delete("t", [1])
+    rig.apply()
+    assert rig.equal()
+
+
+def test_names_that_would_be_cut_off_are_refused(rig: Rig) -> None:
+    """PostgreSQL cuts them off without a word, and then there is no such column."""
+    name = "ü" * 32
+    rig.db.sql(f"CREATE TABLE t (id BIGINT PRIMARY KEY, `{name}` STRING)")
+    with pytest.raises(InvalidArgument, match=rf"column '{name}' of table 't' has 64 bytes.*at most 63; rename it"):
+        rig.apply()
+    assert rig.there("SELECT to_regclass('t')::text") == [(None,)]
+
+
+def test_columns_that_a_key_only_includes_are_none_of_it(rig: Rig) -> None:
+    rig.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v STRING)")
+    rig.at_target("CREATE TABLE t (id bigint, v text, PRIMARY KEY (id) INCLUDE (v))")
+    rig.db.insert("t", [(1, "a")])
+    rig.apply()
+    rig.db.upsert("t", [(1, "b")])
+    rig.apply(policy="overwrite")
+    assert rig.equal()
+
+
+def test_a_key_that_is_checked_late_is_named(rig: Rig) -> None:
+    rig.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v STRING)")
+    rig.at_target("CREATE TABLE t (id bigint PRIMARY KEY DEFERRABLE, v text)")
+    with pytest.raises(InvalidArgument, match=r"table 't' on \(id\) is DEFERRABLE.*make it NOT DEFERRABLE"):
+        rig.apply()
+    rig.at_target("CREATE UNIQUE INDEX beside ON t (id)")
+    rig.db.insert("t", [(1, "a")])
+    rig.apply()
+    assert rig.equal()
+
+
+def test_a_table_that_is_dropped_under_one_that_follows_says_what_to_do(rig: Rig) -> None:
+    rig.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v STRING)")
+    following = rig.apply(follow=True)
+    following.wait_for(rig.db.insert("t", [(1, "a")]).timestamp)
+    rig.at_target("DROP TABLE t")
+    rig.db.insert("t", [(2, "b")])
+    eventually(lambda: not following.is_running)
+    with pytest.raises(InvalidArgument, match=r"put it back, or start anew with restart=True"):
+        following.stop()
+    rig.apply(restart=True)
+    assert rig.equal()

@@ -133,6 +133,8 @@ class Target(ABC):
     """How messages name it: without a password."""
     identity: str
     """What tells this database from all others, whichever way it is reached."""
+    name_bytes: int | None = None
+    """How long a name can be; None for any length."""
     known_as: frozenset[str]
     """What captures may call it as a source, `identity` among them."""
 

@@ -51,9 +51,10 @@ _COLUMNS: Final = """
 """
 _KEYS: Final = """
     SELECT (SELECT array_agg(a.attname::text) FROM pg_attribute a
-            WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::smallint[]))
+            WHERE a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::smallint[])[0:i.indnkeyatts - 1])),
+           i.indimmediate
     FROM pg_index i
-    WHERE i.indrelid = %s::oid AND i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
+    WHERE i.indrelid = %s::oid AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL
     ORDER BY NOT i.indisprimary
 """
 _NAMED: Final = "CASE WHEN pg_table_is_visible(o.oid) THEN '' ELSE n.nspname || '.' END || o.relname"
@@ -102,6 +103,8 @@ class PostgresTarget(Target):
         self._connection.adapters.register_dumper(int, Int8Dumper)
         # What has no time zone is UTC here.
         self.run("SELECT set_config('TimeZone', 'UTC', false), set_config('lock_timeout', '10s', false)")
+        ((longest,),) = self.run("SELECT current_setting('max_identifier_length')::int")
+        self.name_bytes = int(longest)
         ((system, name),) = self.run("SELECT (pg_control_system()).system_identifier::text, current_database()::text")
         self.identity = f"postgresql:{system}/{name}"
         info = self._connection.info
@@ -207,6 +210,10 @@ class PostgresTarget(Target):
                 return TargetBusy(f"{self.shown}: {text}; nothing of the chunk was applied, and a repeat goes on")
             case (_, "42501") | (_, "25006"):
                 return Unavailable(f"{self.shown} cannot be written to: {text}; give the role the right to")
+            case (_, "42P01") | (_, "42703"):
+                return InvalidArgument(
+                    f"{self.shown}: {text}; it was there before: put it back, or start anew with restart=True"
+                )
             case "42", _:
                 return InvalidArgument(f"{self.shown}: {text}; nothing of the chunk was applied")
             case ("", _) | ("08", _) | ("57", _) | ("53", _):
@@ -220,16 +227,18 @@ class PostgresTarget(Target):
         ((oid,),) = self.run("SELECT to_regclass(%s)::oid", (quoted(table),))
         if oid is None:
             return None
+        keys = self.run(_KEYS, (oid,))
         parents = self.run(_PARENTS, (oid,))
         children = self.run(_CHILDREN, (oid,))
         return TargetTable(
             table,
             tuple(TargetColumn(*each) for each in self.run(_COLUMNS, (oid,))),
-            tuple(frozenset(names) for (names,) in self.run(_KEYS, (oid,))),
+            tuple(frozenset(names) for names, is_immediate in keys if is_immediate),
             frozenset(str(name) for name, _ in parents),
             frozenset(str(name) for name, on_delete, _, _ in children if on_delete),
             frozenset(str(column) for _, _, on_update, columns in children if on_update for column in columns),
             any(is_acting for _, is_acting in parents),
+            tuple(frozenset(names) for names, is_immediate in keys if not is_immediate),
         )
 
     def column_type(self, type: pa.DataType) -> str:

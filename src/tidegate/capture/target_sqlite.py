@@ -182,7 +182,9 @@ class SqliteTarget(Target):
         if isinstance(error, self._integrity) or "constraint failed" in low:
             return Violation(text, is_unique="unique" in low or "primary key" in low)
         if "no such table" in low or "no such column" in low or "has no column" in low:
-            return InvalidArgument(f"{self.shown}: {text}; it was there before: put it back, or start anew")
+            return InvalidArgument(
+                f"{self.shown}: {text}; it was there before: put it back, or start anew with restart=True"
+            )
         # Turso has no codes: what it says is as SQLite says it.
         code = str(getattr(error, "sqlite_errorname", ""))
         if "run it again" in low:

@@ -7,7 +7,7 @@ that is dropped here stays there, and is not written any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import pyarrow as pa
@@ -34,6 +34,11 @@ class TableWriter:
                 raise InvalidArgument(
                     f"{target.shown}: table {shape.name!r} has no column {each.name!r}; add it"
                     f" ({to_sql(each.type)}), or rename the one that is meant"
+                )
+            if there.is_generated and each.id in schema.key:
+                raise InvalidArgument(
+                    f"{target.shown}: column {each.name!r} of table {shape.name!r} belongs to the key here, and the"
+                    f" target computes it by itself (GENERATED ALWAYS AS); make it a column that can be written"
                 )
             if not there.is_generated:
                 pairs.append((each, there))
@@ -96,6 +101,7 @@ def fit(target: Target, name: str, schema: TableSchema, known: TableState | None
 
     Raises: `InvalidArgument`, naming the column that does not fit.
     """
+    _check_names(target, name, schema)
     shape = target.shape(name)
     if shape is None:
         if known is not None:
@@ -113,14 +119,48 @@ def fit(target: Target, name: str, schema: TableSchema, known: TableState | None
                 f"{target.shown}: column {each.name!r} of table {name!r} must have a value, and there is no such column"
                 f" here; give it a default, or let it be NULL"
             )
-    wanted = {each.name.casefold() for each in schema.key_columns}
-    if wanted and not any({one.casefold() for one in each} == wanted for each in shape.keys):
-        names = ", ".join(each.name for each in schema.key_columns)
-        raise InvalidArgument(
-            f"{target.shown}: table {name!r} has no primary key or unique constraint on ({names}), by which its rows"
-            f" are told apart here; create one"
-        )
+    _check_key(target, name, schema, shape)
     return writer
+
+
+def _check_names(target: Target, name: str, schema: TableSchema) -> None:
+    """A longer name is cut off by the database, without a word, and may be that of another one then."""
+    longest = target.name_bytes
+    if longest is None:
+        return
+    for part in name.split("."):
+        if len(part.encode()) > longest:
+            raise InvalidArgument(
+                f"{target.shown}: the name of table {name!r} has {len(part.encode())} bytes, and a name there has at"
+                f" most {longest}; apply a table with a shorter one"
+            )
+    for each in schema.names:
+        if len(each.encode()) > longest:
+            raise InvalidArgument(
+                f"{target.shown}: the name of column {each!r} of table {name!r} has {len(each.encode())} bytes, and a"
+                f" name there has at most {longest}; rename it here: ALTER TABLE {name} RENAME COLUMN ... TO ..."
+            )
+
+
+def _check_key(target: Target, name: str, schema: TableSchema, shape: TargetTable) -> None:
+    wanted = {each.name.casefold() for each in schema.key_columns}
+    if not wanted or any(_folded(each) == wanted for each in shape.keys):
+        return
+    names = ", ".join(each.name for each in schema.key_columns)
+    if any(_folded(each) == wanted for each in shape.late_keys):
+        raise InvalidArgument(
+            f"{target.shown}: the key or unique constraint of table {name!r} on ({names}) is DEFERRABLE, and rows"
+            f" cannot be told apart by one that is checked late; make it NOT DEFERRABLE, or create a unique index"
+            f" beside it"
+        )
+    raise InvalidArgument(
+        f"{target.shown}: table {name!r} has no primary key or unique constraint on ({names}), by which its rows"
+        f" are told apart here; create one"
+    )
+
+
+def _folded(names: Iterable[str]) -> set[str]:
+    return {each.casefold() for each in names}
 
 
 def state_of(table_id: int, writer: TableWriter, known: TableState | None) -> TableState:

@@ -168,7 +168,7 @@ class TargetTable:
     name: str
     columns: tuple[TargetColumn, ...]
     keys: tuple[frozenset[str], ...]
-    """The columns of each unique constraint; those of the primary key first."""
+    """The columns of each unique constraint that is checked at once; those of the primary key first."""
     references: frozenset[str] = frozenset()
     """The tables that its foreign keys name."""
     dependents: frozenset[str] = frozenset()
@@ -178,6 +178,8 @@ class TargetTable:
     """The columns whose change does something to rows of others, as ON UPDATE CASCADE does."""
     is_acting: bool = False
     """Whether its own foreign keys change or delete its rows when what they refer to is changed or deleted."""
+    late_keys: tuple[frozenset[str], ...] = ()
+    """The columns of each unique constraint that may be checked at the end of a transaction."""
 
     @property
     def is_acted_on(self) -> bool:
