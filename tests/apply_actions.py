@@ -15,7 +15,7 @@ from tidegate.errors import InvalidArgument
 POLICIES = ("stop", "overwrite", "skip")
 
 
-def family(rig: Rig, action: str, name: str = "TEXT") -> None:
+def relatives(rig: Rig, action: str, name: str = "TEXT") -> None:
     """Parents 1 and 2, and the child 10 of the first."""
     rig.db.sql("CREATE TABLE a_child (id BIGINT PRIMARY KEY, parent BIGINT, n BIGINT)")
     rig.db.sql("CREATE TABLE z_parent (id BIGINT PRIMARY KEY, name STRING)")
@@ -109,7 +109,7 @@ def test_a_restart_does_not_touch_rows_of_others(rig: Rig, action: str) -> None:
 
 
 def test_a_restart_empties_tables_that_are_applied_together(rig: Rig) -> None:
-    family(rig, "ON DELETE CASCADE")
+    relatives(rig, "ON DELETE CASCADE")
     rig.apply()
     rig.at_target("UPDATE a_child SET n = 9")
     rig.apply(restart=True)
@@ -122,7 +122,7 @@ def test_a_restart_empties_tables_that_are_applied_together(rig: Rig) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_what_a_deletion_did_to_children_here_is_no_conflict_there(rig: Rig, policy: str) -> None:
     """Both sides have ON DELETE SET NULL: the child's change is in the transaction, too."""
-    family(rig, "ON DELETE SET NULL")
+    relatives(rig, "ON DELETE SET NULL")
     rig.apply()
     with rig.db.transaction() as txn:
         txn.delete("z_parent", [1])
@@ -136,7 +136,7 @@ def test_what_a_deletion_did_to_children_here_is_no_conflict_there(rig: Rig, pol
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_parent_that_gets_another_key_keeps_its_children(rig: Rig, policy: str, action: str, name: str) -> None:
     """Here it goes and comes under another key; they refer to that before the old one goes, or come again."""
-    family(rig, f"ON UPDATE CASCADE ON DELETE {action}", name)
+    relatives(rig, f"ON UPDATE CASCADE ON DELETE {action}", name)
     rig.apply()
     with rig.db.transaction() as txn:
         txn.delete("z_parent", [1])
@@ -183,7 +183,7 @@ def test_rows_that_go_with_others_of_their_table_are_no_conflict(rig: Rig, polic
 
 def test_what_somebody_else_did_to_a_child_is_a_conflict(rig: Rig) -> None:
     """Only what was as it should be when the chunk began is taken for the target's own doing."""
-    family(rig, "ON DELETE CASCADE")
+    relatives(rig, "ON DELETE CASCADE")
     rig.apply()
     rig.at_target("DELETE FROM a_child")
     with rig.db.transaction() as txn:

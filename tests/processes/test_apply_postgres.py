@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from apply_actions import *  # noqa: F403
+from apply_actions import relatives
 from apply_rig import Rig
 from apply_suite import *  # noqa: F403
 from helpers import eventually
@@ -367,3 +368,19 @@ def test_a_table_that_is_dropped_under_one_that_follows_says_what_to_do(rig: Rig
         following.stop()
     rig.apply(restart=True)
     assert rig.equal()
+
+
+@pytest.mark.parametrize("policy", ["stop", "overwrite", "skip"])
+def test_a_child_with_columns_of_the_targets_own_is_not_made_anew(rig: Rig, policy: str) -> None:
+    """The new parent can only come when the old one is gone, and that takes the child with it."""
+    relatives(rig, "ON DELETE CASCADE", "text UNIQUE")
+    rig.at_target("ALTER TABLE a_child ADD COLUMN note text")
+    rig.apply()
+    rig.at_target("UPDATE a_child SET note = 'mine'")
+    with rig.db.transaction() as txn:
+        txn.delete("z_parent", [1])
+        txn.insert("z_parent", [(3, "x")])
+        txn.upsert("a_child", [(10, 3, 1)])
+    with pytest.raises(ApplyConflict, match="'a_child', id = 10: a foreign key of the target deletes the row"):
+        rig.apply(policy=policy)
+    assert rig.there("a_child") == [(10, 1, 0, "mine")]

@@ -26,6 +26,7 @@ Parts = Callable[[str], Iterable[Work]]
 _OTHER: Final = "the row has other values than it had here before the change"
 _MISSING: Final = "the row to be changed is not there"
 _THERE: Final = "a row with this key is there already"
+_TAKEN: Final = "a foreign key of the target deletes the row, and what its own columns hold, before it can be changed"
 UNTAKEN: Final = "the target has not taken the row, and said nothing: a trigger of it may have turned it away"
 
 
@@ -142,6 +143,9 @@ class _OneByOne:
                     self._first(_Step(writer, writer.sql.key_of(after), None, after))
                 for after in work.upserts:
                     self._first(_Step(writer, writer.sql.key_of(after), None, after, is_known=not writer.key))
+        for step in self._waiting:
+            if not step.is_known and step.writer.own and step.writer.shape.is_acting:
+                step.was_right = self._row(step) is not None
         self._delete(parts, acted_on, writers)
         self._wait()
         for step in self._waiting:
@@ -175,6 +179,8 @@ class _OneByOne:
             return violation
 
     def _attempt(self, step: _Step) -> int | Violation:
+        if step.was_right and not step.is_known and self._row(step) is None:
+            return 0  # It would come again without what the target's own columns had.
         found = self._as_planned(step)
         if found != 0 or not step.was_right or step.aside:
             return found
@@ -305,8 +311,8 @@ class _OneByOne:
         """Raises: `ApplyConflict`, unless it is skipped; `is_final` says that it cannot be."""
         there = self._row(step)
         if step.was_right and step.after is not None and there is None:
-            is_final = True  # The target's own action has taken it: to leave it like that is to lose it.
-        if there is not None and step.before is None and step.after is not None and step.is_known:
+            what, is_final = _TAKEN, True  # To leave it like that is to lose it.
+        elif there is not None and step.before is None and step.after is not None and step.is_known:
             what = _THERE
         elif isinstance(found, Violation):
             what = forbidden(found, step.writer, self._target, step.after) + step.why
