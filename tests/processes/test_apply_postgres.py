@@ -384,3 +384,20 @@ def test_a_child_with_columns_of_the_targets_own_is_not_made_anew(rig: Rig, poli
     with pytest.raises(ApplyConflict, match="'a_child', id = 10: a foreign key of the target deletes the row"):
         rig.apply(policy=policy)
     assert rig.there("a_child") == [(10, 1, 0, "mine")]
+
+
+def test_a_row_against_which_a_trigger_raises_is_a_conflict(rig: Rig) -> None:
+    rig.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v STRING)")
+    rig.at_target(
+        "CREATE TABLE t (id bigint PRIMARY KEY, v text)",
+        "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN IF NEW.v = 'bad' THEN RAISE EXCEPTION 'not here'; END IF; RETURN NEW; END $$",
+        "CREATE TRIGGER no BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION no()",
+    )
+    rig.apply()
+    rig.db.insert("t", [(2, "bad"), (3, "ok")])
+    with pytest.raises(ApplyConflict, match=r"table 't', id = 2: .*not here"):
+        rig.apply()
+    assert rig.there("t") == []
+    assert rig.apply(policy="skip").done.conflicts == 1
+    assert rig.there("t") == [(3, "ok")]

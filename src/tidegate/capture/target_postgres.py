@@ -202,6 +202,8 @@ class PostgresTarget(Target):
                 return Violation(text, is_unique=state in ("23505", "23P01"))
             case "22", _:
                 return Violation(text, is_value=True)
+            case _, "P0001":
+                return Violation(text)  # A trigger has raised it.
             case _, "53100":
                 return DiskFull(
                     f"{self.shown}: {text}; make room. Nothing of the chunk was applied, and a repeat goes on"
