@@ -11,8 +11,10 @@ from typing import Any
 import psycopg
 import pytest
 
+import tidegate
 from pg_mirror import begin, catch_up, opened
 from pg_server import Server
+from tidegate.database.settings import DatabaseSettings
 from tidegate.errors import SourceGone, SourceUnreadable
 
 Db = psycopg.Connection[Any]
@@ -170,3 +172,49 @@ def test_a_table_that_somebody_keeps_locked_holds_up_no_other(
         other.commit()
         catch_up(source, mirror)
         assert set(mirror.rows) == {"u"}
+
+
+def test_large_values_that_a_large_transaction_leaves_alone_are_those_that_were_there(
+    tmp_path: Any, db: Db, url: str
+) -> None:
+    """Larger than what a transaction holds in memory: rows that were there before, and rows of its own."""
+    db.execute("CREATE TABLE t (id int PRIMARY KEY, a int, b text); ALTER TABLE t ALTER b SET STORAGE EXTERNAL")
+    large = "repeat(md5(n::text), 100)"
+    db.execute(f"INSERT INTO t SELECT n, n, {large} FROM generate_series(1, 600) n")  # type: ignore[call-overload]
+    settings = DatabaseSettings(pipeline=False, transaction_buffer_bytes=1 << 16)
+    with tidegate.open(tmp_path / "x.tide", settings=settings) as here, here.capture(url, name="c") as capture:
+        db.execute("UPDATE t SET a = a + 1")
+        capture.catch_up()
+        with db.transaction():
+            db.execute(f"INSERT INTO t SELECT n, n, {large} FROM generate_series(601, 900) n")  # type: ignore[call-overload]
+            db.execute("UPDATE t SET a = a + 1")
+            db.execute("DELETE FROM t WHERE id % 10 = 0")
+            db.execute("UPDATE t SET id = id + 10000 WHERE id % 10 = 1")
+            db.execute("UPDATE t SET a = a + 1, b = CASE id % 7 WHEN 0 THEN 'short' ELSE b END")
+        capture.catch_up()
+        with db.transaction():  # And once more, all of it new.
+            db.execute("UPDATE t SET a = a + 1; TRUNCATE t")
+            db.execute(f"INSERT INTO t SELECT n, n, {large} FROM generate_series(1, 300) n")  # type: ignore[call-overload]
+            db.execute("UPDATE t SET a = a + 1 WHERE id % 2 = 0")
+            state = there(db)
+        found = here.query("SELECT id, a, b FROM t", "strong").rows()
+        assert len(found) == 810
+        capture.catch_up()
+        found = here.query("SELECT id, a, b FROM t", "strong").rows()
+        assert sorted((tuple(row.values()) for row in found), key=repr) == state
+
+
+def test_a_large_transaction_that_moves_rows_and_leaves_values_alone_ends_as_the_source_has_it(
+    tmp_path: Any, db: Db, url: str
+) -> None:
+    db.execute("CREATE TABLE t (id int PRIMARY KEY, a int, b text); ALTER TABLE t ALTER b SET STORAGE EXTERNAL")
+    settings = DatabaseSettings(pipeline=False, transaction_buffer_bytes=1 << 16)
+    with tidegate.open(tmp_path / "x.tide", settings=settings) as here, here.capture(url, name="c") as capture:
+        with db.transaction():
+            db.execute("INSERT INTO t SELECT n, n, repeat(md5(n::text), 100) FROM generate_series(1, 500) n")
+            db.execute("UPDATE t SET a = 0 WHERE id % 3 = 0; DELETE FROM t WHERE id % 10 = 0")
+            db.execute("UPDATE t SET id = -id WHERE id % 5 = 1; UPDATE t SET b = 'short' WHERE id % 7 = 0")
+            db.execute("UPDATE t SET a = a + 1; ALTER TABLE t RENAME b TO body; UPDATE t SET a = a + 1")
+        capture.catch_up()
+        found = here.query("SELECT id, a, body FROM t", "strong").rows()
+        assert sorted((tuple(row.values()) for row in found), key=repr) == there(db)

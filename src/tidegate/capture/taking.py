@@ -11,6 +11,7 @@ A transaction commits while the next one is read (`relay.py`): what was taken is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from tidegate.capture.following import Into, check_fits, create, follow, names_through, target_name
+from tidegate.capture.kept_rows import KeptRows, by_key
 from tidegate.capture.places import Place, Places, Target
 from tidegate.capture.relay import Relay
 from tidegate.capture.source import (
@@ -72,6 +74,8 @@ class _Work:
     emptied: dict[str, int] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
     """How often each table will still be emptied: its rows until then are not written."""
+    kept: KeptRows | None = None
+    """What it has written so far, where it is larger than memory and has to know."""
 
     def names(self, table: str) -> dict[str, str | None]:
         """What columns of the rows at this point are called in the end; nothing when that is what they are called."""
@@ -99,6 +103,8 @@ class Taker:
         """Of the transaction at a position that had to be gone through to its end to know it."""
         self._reading = ""
         """The position of a transaction that was found to need what the tables have."""
+        self._keeping = ""
+        """The position of one that was found to need what it has written itself, and is larger than memory."""
         self._emptied: tuple[str, dict[str, int]] = ("", {})
         """In the transaction at a position: how often tables are emptied after rows of theirs have come."""
         self._fitting: dict[str, tuple[object, SourceTable]] = {}
@@ -239,7 +245,10 @@ class Taker:
             self._follow(name, each, is_ours=is_ours)
         count = 0
         reads = self._reading == source.position or any(not isinstance(each, Rows) for each in first)
-        with self.relay.writing(reads=reads) as txn:
+        with ExitStack() as ends:
+            if self._keeping == source.position:
+                work.kept = ends.enter_context(closing(KeptRows()))
+            txn = ends.enter_context(self.relay.writing(reads=reads))
             for part in (first, changes):
                 for change in part:
                     if not (reads or isinstance(change, Rows)):
@@ -282,6 +291,7 @@ class Taker:
                     return 0
                 target = work.reshaped.get(table) or self.place.targets[table]
                 work.written.add(table)
+                _keep(work, table, rows, is_delete=is_delete)
                 if is_delete:
                     return txn.delete(target.name, _renamed(rows, work.names(table)))
                 return txn.upsert(target.name, self._as_here(target.name, work, table, rows))
@@ -291,6 +301,7 @@ class Taker:
                 target = work.reshaped.get(table) or self.place.targets[table]
                 work.written.add(table)
                 rows = self._patched(txn, target.name, change, work)
+                _keep(work, table, rows)
                 return txn.upsert(target.name, self._as_here(target.name, work, table, rows))
             case Truncated(table):
                 return self._empty(txn, table, work)
@@ -327,23 +338,28 @@ class Taker:
         # What the transaction drops later on is not there any more, and nobody asks for it.
         left_out = sorted({each for absent in patch.absent for each in absent if goals.get(each, each) is not None})
         columns = ", ".join(f"`{here.get(each, each)}` AS `{each}`" for each in (*shape.key, *left_out))
-        found: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for start in range(0, len(patch.keys), _READ_AT_ONCE):
-            keys = patch.keys[start : start + _READ_AT_ONCE]
+        found: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+        wanted = patch.keys
+        if work.kept is not None:
+            kept, wanted = work.kept.find(patch.table, patch.keys)
+            found = {key: {each: row.get(here.get(each, each)) for each in left_out} for key, row in kept.items()}
+        for start in range(0, len(wanted), _READ_AT_ONCE):
+            keys = wanted[start : start + _READ_AT_ONCE]
             asked = [here.get(each, each) for each in shape.key]
             one = "(" + " AND ".join(f"`{each}` = ?" for each in asked) + ")"
             where = " OR ".join([one] * len(keys))
             if len(asked) == 1:
                 where = f"`{asked[0]}` IN ({', '.join('?' * len(keys))})"
             values = [value for key in keys for value in key]
-            try:
-                rows = txn.query(f"SELECT {columns} FROM `{name}` WHERE {where}", params=values).rows()
-            except InvalidTransactionState as error:
-                raise _too_large(
-                    f"leaves out values of table {shape.name!r} that did not change",
-                    f"; for the next one let the source send whole rows, in PostgreSQL by ALTER TABLE {shape.name}"
-                    f" REPLICA IDENTITY FULL",
-                ) from error
+            query = f"SELECT {columns} FROM `{name}` WHERE {where}"
+            if work.kept is not None and txn.read_at is not None:
+                rows = self._db.query(query, txn.read_at, params=values).rows()
+            else:
+                try:
+                    rows = txn.query(query, params=values).rows()
+                except InvalidTransactionState:
+                    self._keeping = work.position
+                    raise Reopened(patch.table) from None
             found.update((tuple(row[each] for each in shape.key), row) for row in rows)
         names = [each.name for each in shape.columns]
         whole = []
@@ -371,6 +387,8 @@ class Taker:
         work.emptied[table] = work.emptied.get(table, 0) + 1
         if work.skipped.get(table):
             work.skipped[table] -= 1
+        if work.kept is not None:
+            work.kept.empty(table)
         return self._delete_all(txn, work.reshaped.get(table) or self.place.targets[table])
 
     def _delete_all(self, txn: Transaction, target: Target) -> int:
@@ -462,6 +480,11 @@ def _steps(changes: Iterable[Change]) -> dict[str, list[Reshaped]]:
         if isinstance(change, Reshaped):
             found.setdefault(change.table.name, []).append(change)
     return found
+
+
+def _keep(work: _Work, table: str, rows: Any, *, is_delete: bool = False) -> None:
+    if work.kept is not None:
+        work.kept.put(table, by_key(rows, work.shapes[table], work.names(table), is_delete=is_delete))
 
 
 def _renamed(rows: Any, names: Mapping[str, str | None]) -> Any:
