@@ -199,8 +199,8 @@ def test_rows_that_lack_values_are_read_together_and_are_what_they_are_one_by_on
                 rows[new] = (new, n, rows.pop(key)[2])
                 fold.gone(table, (key,))
                 fold.patched(table, (key,), (new,), (new, n, None), ["large"])
-        if draw.random() < 0.1 and not fold.is_moving:
-            fold.flush()
+        if draw.random() < 0.1:
+            fold.flush_all_but_moving()
     fold.flush()
     for name, rows in here.items():
         changed(rows, [each for each in found if each.table == name])

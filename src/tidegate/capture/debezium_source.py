@@ -385,8 +385,8 @@ class DebeziumSource(Source):
             if isinstance(event, Changed):
                 self._change(fold, record, event)
             count += 1
-            if count >= PAGE and not fold.is_moving:
-                fold.flush()
+            if count >= PAGE:
+                fold.flush_all_but_moving()
                 yield from found
                 found.clear()
                 count = 0

@@ -61,11 +61,6 @@ class Fold:
         self._moving: tuple[str, tuple[Any, ...], tuple[Any, ...] | None] | None = None
         """Table and key of what was deleted last, and the row that came in here before that."""
 
-    @property
-    def is_moving(self) -> bool:
-        """Whether the next change may need the row that the last one deleted."""
-        return self._moving is not None
-
     def came(self, table: EventTable, key: tuple[Any, ...], row: tuple[Any, ...]) -> None:
         self._moving = None
         self._of(table).rows[key] = row
@@ -105,6 +100,22 @@ class Fold:
         if was != key:
             at.rows[was] = None
         self._moving = None
+
+    def flush_all_but_moving(self) -> None:
+        """Give what is there, but for the last delete: the next change may need the row."""
+        moving = self._moving
+        if moving is not None:
+            name, key, before = moving
+            rows = self._pending[name].rows
+            if before is None:
+                del rows[key]
+            else:
+                rows[key] = before
+        self.flush()
+        if moving is not None:
+            self._pending[name] = _Pending()
+            self._pending[name].rows[key] = None
+            self._moving = name, key, None
 
     def flush(self) -> None:
         for name, at in self._pending.items():

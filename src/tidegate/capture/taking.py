@@ -465,11 +465,11 @@ class Taker:
             txn.upsert(target.name, rows.set_column(at, column, pa.repeat(pa.scalar(value, kind), rows.num_rows)))
 
 
-def _too_large(what: str, then: str = "") -> SourceUnreadable:
+def _too_large(what: str) -> SourceUnreadable:
     """A transaction that has to be looked at in its midst, and of which only a part is still in memory."""
     return SourceUnreadable(
         f"a transaction of the source is larger than memory and {what}, which cannot be looked up in its midst: capture"
-        f" with restart=True (tidegate capture ... --restart), as it stays in the source's log as it is{then}"
+        f" with restart=True (tidegate capture ... --restart), as it stays in the source's log as it is"
     )
 
 

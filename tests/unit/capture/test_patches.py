@@ -54,19 +54,29 @@ def test_a_column_that_is_gone_by_the_end_of_the_transaction_is_not_asked_for(db
         assert rows(db) == expected
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (PATCH, r"values of table 'orders' .*restart=True.*--restart.*REPLICA IDENTITY FULL"),
-        (Reshaped(shape("a", "big", "c"), filled={"c": "d"}), r"rows of table 'orders' .*column 'c'.*restart=True"),
-    ],
-)
-def test_what_a_transaction_larger_than_memory_would_have_to_look_up_says_to_read_anew(db, history, change, said):
-    """The transaction is in the source's log already: what the source sends from now on does not mend it."""
+def large():
+    """Rows of their own that a transaction does not hold in memory."""
+    return pa.table({"id": range(10, 10 + MANY), "a": ["x" * 40] * MANY, "big": ["y"] * MANY})
+
+
+def test_a_transaction_larger_than_memory_finds_what_it_left_out(db, history):
+    """In the table as it was, and among what it has written itself."""
+    own = Patch("orders", [(11,), (12,)], [(11, "new", None), (-12, "moved", None)], [("big",), ("big",)])
     with captured(db) as capture:
-        batch = pa.table({"id": range(10, 10 + MANY), "a": ["x" * 40] * MANY, "big": ["y"] * MANY})
-        history.commit(Rows("orders", batch), change)
-        with pytest.raises(SourceUnreadable, match=said):
+        history.commit(Rows("orders", large()), PATCH, own, Rows("orders", [(12,)], is_delete=True))
+        capture.catch_up()
+        found = {row[0]: row for row in rows(db)}
+    assert len(found) == MANY + 2
+    assert found[1] == (1, "z", "large") and found[2] == (2, "y", "huge")
+    assert found[11] == (11, "new", "y") and found[-12] == (-12, "moved", "y") and 12 not in found
+
+
+def test_a_new_column_with_a_value_in_a_transaction_larger_than_memory_says_to_read_anew(db, history):
+    """The transaction is in the source's log already: what the source sends from now on does not mend it."""
+    change = Reshaped(shape("a", "big", "c"), filled={"c": "d"})
+    with captured(db) as capture:
+        history.commit(Rows("orders", large()), change)
+        with pytest.raises(SourceUnreadable, match=r"rows of table 'orders' .*column 'c'.*restart=True"):
             capture.catch_up()
     history.rows = [Rows("orders", [(1, "z", "large")])]
     with captured(db, restart=True):
