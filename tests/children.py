@@ -55,7 +55,7 @@ class Child:
     def wait_ready(self, timeout_s: float = 60.0) -> Child:
         if not self._ready.wait(timeout_s):
             self.kill()
-            raise AssertionError(f"process {self.pid} did not start: {self.errors.read_text()[-2000:]}")
+            raise AssertionError(f"process {self.pid} did not start: {self.errors.read_text()[-20000:]}")
         return self
 
     @property

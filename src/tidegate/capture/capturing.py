@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tidegate.capture.following import Into, target_name
 from tidegate.capture.opening import open_source
 from tidegate.capture.places import Place, Places
-from tidegate.capture.source import Source, SourceTable
+from tidegate.capture.source import Altered, Source, SourceTable
 from tidegate.capture.taking import Reopened, Taker
 from tidegate.errors import (
     Closed,
@@ -40,6 +40,8 @@ WAIT_S: Final = 0.1
 CONFIRM_EVERY_S: Final = 1.0
 KEEP_EVERY_S: Final = 5.0
 """How often a position is kept that has moved without a transaction for us."""
+ALTERED_MOST: Final = 10
+"""How often a capture begins whose tables are altered each time."""
 PAUSE_MIN_S: Final = 0.1
 PAUSE_MAX_S: Final = 10.0
 
@@ -179,7 +181,7 @@ class Capture:
 
     def _run(self) -> None:
         pause = PAUSE_MIN_S
-        was_ready = False
+        was_ready, begun = False, 0
         while True:
             try:
                 self._follow()
@@ -187,6 +189,11 @@ class Capture:
                 return
             except Reopened:
                 continue
+            except Altered as error:
+                begun += 1
+                if begun == ALTERED_MOST or self._stopping.is_set():
+                    self._note("stopped" if self._stopping.is_set() else "failed", error)
+                    return
             except (Unavailable, Retryable, OutcomeUnknown) as error:
                 was_ready = was_ready or self.state in ("following", "waiting")
                 if isinstance(error, InUse | Closed) or not was_ready or self._stopping.is_set():
@@ -288,9 +295,10 @@ class Capture:
     ) -> None:
         self._note("snapshot")
         anew = bool(taker.place.position)
-        targets = taker.make_again(tables) if anew else taker.make_targets(tables)
+        # Before tables are made here: until then those of the source may change, and it is begun once more.
         snapshot = source.snapshot()
         with closing(snapshot):
+            targets = taker.make_again(tables) if anew else taker.make_targets(tables)
             self.snapshot_rows = {name: (0, count) for name, count in snapshot.rows.items()}
             taker.take_snapshot(snapshot, targets, wanted, self._progressed, anew=anew)
         self._restart = False

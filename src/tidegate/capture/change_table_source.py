@@ -15,7 +15,7 @@ from typing import Any, Final
 from tidegate.capture.change_log import ChangeLog, Reader
 from tidegate.capture.key_storage import check_all, check_one
 from tidegate.capture.row_changes import APPLIED, Follower, is_drop
-from tidegate.capture.source import Change, Rows, Snapshot, Source, SourceTable, SourceTransaction
+from tidegate.capture.source import Altered, Change, Rows, Snapshot, Source, SourceTable, SourceTransaction
 from tidegate.capture.sqlite_ddl import VERSION_TABLE
 from tidegate.capture.sqlite_shape import Shape, checked_types, shape_as_known, shape_of
 from tidegate.capture.sqlite_triggers import quoted
@@ -193,7 +193,7 @@ class ChangeTableSource(Source):
     # Snapshot.
 
     def snapshot(self) -> Snapshot:
-        """See `Source`. Raises: `Unavailable` if the tables changed since `tables`."""
+        """See `Source`."""
         before = self._log.watermark() if self._log.is_concurrent else None
         self._reader.begin()
         try:
@@ -205,7 +205,7 @@ class ChangeTableSource(Source):
                 position = replace(self._log.position(self._log.last_id(before)), ahead=ahead)
             for shape in self._shapes:
                 if not shape.same_images(self._shape(shape.name)):
-                    raise Unavailable(f"table {shape.name!r} was altered meanwhile: open the source again")
+                    raise Altered(f"table {shape.name!r} was altered meanwhile: open the source again")
                 check_all(self._reader, shape)
             rows = {
                 shape.table.name: int(self._reader.query(f"SELECT count(*) FROM {quoted(shape.name)}")[0][0])

@@ -35,7 +35,7 @@ from tidegate.capture.pg_look import Look, by_names, followed
 from tidegate.capture.pg_noted import Noted
 from tidegate.capture.pg_partitions import Partitions
 from tidegate.capture.pg_position import ANEW, Position
-from tidegate.capture.source import Reshaped, SourceTable
+from tidegate.capture.source import Altered, Reshaped, SourceTable
 from tidegate.cdc.pg_types import TypeInfo, reading_of
 from tidegate.cdc.pgoutput import Relation
 from tidegate.errors import InvalidArgument, NotFound, SourceGone, SourceUnreadable
@@ -161,7 +161,7 @@ class Objects:
     def same_shapes(self, reading: psycopg.Connection[Any]) -> tuple[list[Shape], dict[str, str]]:
         """The chosen tables as a snapshot's transaction sees them, and which of their rows count.
 
-        Raises: `SourceUnreadable` when they look otherwise than when they were chosen.
+        Raises: `Altered` when they look otherwise than when they were chosen.
         """
         with explained(self._where, "taking a snapshot"):
             there = shapes_of(reading, types_of(reading), self._address.schema)
@@ -170,9 +170,7 @@ class Objects:
         for name, shape in self._shapes.items():
             now = there.get(name)
             if now is None or now.table != shape.table:
-                raise SourceUnreadable(
-                    f"table {name!r} was changed at {self._where} while its capture began; begin again"
-                )
+                raise Altered(f"table {name!r} was changed at {self._where} while its capture began; begin again")
         self._partitions.note(reading, self._names)
         self._note()
         return [there[name] for name in self._shapes], self._rules

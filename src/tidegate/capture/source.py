@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from tidegate.errors import Unavailable
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -112,6 +114,10 @@ class SourceTransaction:
     """Who wrote it, when it was applied from elsewhere: what keeps a change from going round in a circle."""
 
 
+class Altered(Unavailable):
+    """A table was altered between `tables` and `snapshot`: begin again."""
+
+
 class Snapshot(Protocol):
     """All rows as of one position. Ordering: `batches` once; `close` always."""
 
@@ -152,6 +158,7 @@ class Source(ABC):
         """All rows of the tables, as of a position from which `transactions` goes on.
 
         Whatever an interrupted snapshot left at the source is cleared away first.
+        Raises: `Altered`.
         """
 
     @abstractmethod

@@ -70,7 +70,8 @@ class ReadGate:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = Lock()
-        self._time = OwnerTime(engine.log.allocate(1), *_clocks())
+        clocks = _clocks()
+        self._time = OwnerTime(engine.log.allocate(1), *clocks)
         self._waiting: dict[str, int] = {}
         """Reads that wait for a tick, by channel."""
         self._writers = {name: engine.log.channel(name, create=False) for name in engine.channels}

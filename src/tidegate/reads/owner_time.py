@@ -18,7 +18,8 @@ _SLOWER: Final = 1000
 
 
 class OwnerTime:
-    """Of one life of an owner. Times are milliseconds of its two clocks, read together after `now` was handed out.
+    """Of one life of an owner. Times are milliseconds of its two clocks, read together; after `now` was handed out, but
+    for the first time.
 
     Invariant: nothing handed out up to `_until_ms` of the monotonic clock is above `_upto`.
     Limit: a clock that is set ahead and back again without a look between leaves no trace.
@@ -27,11 +28,12 @@ class OwnerTime:
     __slots__ = ("_offset_ms", "_seen_ms", "_until_ms", "_upto")
 
     def __init__(self, now: Timestamp, wall_ms: int, monotonic_ms: int) -> None:
-        """Ordering: `now` is above all that earlier owners handed out."""
+        """Ordering: `now` is above all that earlier owners handed out; it was handed out after the clocks were read."""
         self._offset_ms = wall_ms - monotonic_ms
         self._seen_ms = self._until_ms = monotonic_ms
         self._upto = now
-        self._note(now, wall_ms, monotonic_ms)
+        if now.physical_ms > wall_ms:
+            self._note(now, wall_ms, monotonic_ms)
 
     def handed_out(self, ago_ms: int, *, now: Timestamp, wall_ms: int, monotonic_ms: int) -> Timestamp:
         """A Timestamp, at most `now`, that nothing handed out `ago_ms` before or earlier is above."""
