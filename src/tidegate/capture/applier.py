@@ -10,6 +10,7 @@ target must have, unless the policy is to overwrite.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,6 +37,7 @@ from tidegate.tables.schema import Table
 if TYPE_CHECKING:
     from tidegate.database.replication_calls import ReplicationCalls
 
+_logger = logging.getLogger("tidegate.capture")
 Policy = Literal["stop", "overwrite", "skip"]
 Start = Literal["snapshot", "now"] | Timestamp
 
@@ -63,6 +65,8 @@ class Applied:
     last_conflicts: deque[Conflict] = field(default_factory=lambda: deque(maxlen=_CONFLICTS_KEPT))
     position: Timestamp = Timestamp.ZERO
     """Everything at or below it is at the target."""
+    warning: str = ""
+    """What will go wrong unless somebody does something, though nothing has so far."""
 
 
 class Applier:
@@ -211,7 +215,7 @@ class Applier:
             at = self._start
         before = self._state
         state = State(at, self.origin)
-        target.mark_origin(self.origin, self._name)
+        self._mark(target, self.origin)
         target.begin()
         try:
             if before is not None:
@@ -247,7 +251,7 @@ class Applier:
 
     def _copy(self, target: Target, tables: Mapping[str, Table], names: Sequence[str], at: Timestamp) -> None:
         """Tables that were added to those that are applied, as they were when the target was."""
-        target.mark_origin(self.origin, self._name)
+        self._mark(target, self.origin)
         target.begin()
         try:
             there = [name for name in names if tables[name].existed(at)]
@@ -263,7 +267,7 @@ class Applier:
         """Tables that are newer than where the target was, and have no rows yet."""
         names = [name for name in self._tables if name not in self._the_state().tables]
         if names:
-            target.mark_origin(self.origin, self._name)
+            self._mark(target, self.origin)
             target.begin()
             self._fit(target, place.tables, names, place.at)
             self._put(target, place.at)
@@ -295,6 +299,12 @@ class Applier:
             found = target.broken_references(self._order)
             return f": {found}" if found else ""
         return ""
+
+    def _mark(self, target: Target, origin: str) -> None:
+        target.mark_origin(origin, self._name)
+        if target.unsaid and not self.done.warning:
+            _logger.warning("%s", target.unsaid)
+        self.done.warning = target.unsaid
 
     # -- tables at the target --------------------------------------------------------------------------------------
 
@@ -392,7 +402,7 @@ class Applier:
         """Nothing is to be written up to here. That is written down now and then."""
         self.done.position = max(self.done.position, at)
         if self._written is not None and at.ms_since(self._written.position) >= _IDLE_MS:
-            target.mark_origin(self.origin, self._name)
+            self._mark(target, self.origin)
             target.begin()
             self._put(target, at)
             target.commit()
@@ -413,7 +423,7 @@ class Applier:
         """Apply transactions from one Timestamp to another as one of the target."""
         at = Timestamp(last) if upto is None else upto
         origin = origin_text(self.origin, self._first(window, first))
-        target.mark_origin(origin, self._name)
+        self._mark(target, origin)
         target.begin(deferred=deferred)
         try:
             self._fit(target, tables, window.changes, window.upto)

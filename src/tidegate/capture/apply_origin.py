@@ -11,6 +11,8 @@ from hashlib import sha256
 from typing import Final
 
 OURS: Final = "tidegate:"
+SAID: Final = "tidegate.origin"
+"""The prefix under which a transaction of PostgreSQL says its origin in a logical message."""
 _FROM: Final = "/from "
 _LONGEST: Final = 400
 """Bytes of an origin. PostgreSQL takes 512, and a name may have to go between."""

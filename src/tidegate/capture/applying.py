@@ -91,6 +91,7 @@ class Applying:
             "conflicts": done.conflicts,
             "position": str(done.position),
             "lag_ms": max(int(time.time() * 1000) - done.position.physical_ms, 0),
+            "warning": done.warning or None,
             "trouble": None if self.trouble is None else str(self.trouble),
             "error": None if self.error is None else str(self.error),
         }

@@ -22,8 +22,9 @@ BYTES_MAX: Final = 8 << 20
 PAUSE_S: Final = 0.1
 """Between two looks at a slot that had nothing."""
 _PEEK: Final = """
-SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, %s, 'proto_version', '1', 'publication_names', %s)
+SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, %s, 'proto_version', '1', 'publication_names', %s{})
 """
+_MESSAGES: Final = ", 'messages', 'true'"
 _ROWS: Final = 1000
 """How many the client keeps in memory."""
 _COMMIT: Final = ord("C")
@@ -40,6 +41,7 @@ class Poll:
         self._where = where
         self._slot = slot
         self._publication = '"{}"'.format(publication.replace('"', '""'))
+        self._peek = _PEEK.format(_MESSAGES if connection.info.server_version >= 140_000 else "")
         self._count, self._size = CHANGES, BYTES_MAX
         self.is_more = False
         """Whether there may be more behind what was read last."""
@@ -54,7 +56,7 @@ class Poll:
         count = size = 0
         with explained(self._where, f"reading slot {self._slot!r}"), self._connection.cursor() as cursor:
             arguments = [self._slot, self._count, self._publication]
-            found: Any = cursor.stream(_PEEK, arguments, binary=True, size=_ROWS)
+            found: Any = cursor.stream(self._peek, arguments, binary=True, size=_ROWS)
             with closing(found) as rows:
                 for (data,) in rows:
                     message = bytes(data)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from tidegate.capture.apply_origin import SAID
 from tidegate.capture.pg_changes import Changes
 from tidegate.capture.pg_connect import OLDEST, address_of, connect, explained, identity_of
 from tidegate.capture.pg_joining import Joining
@@ -77,7 +78,7 @@ class PgSource(Source):
         self._position: Position | None = None
         """Behind what was given last."""
         self._changes: Changes | None = None
-        self._txns = Transactions(Spill)
+        self._txns = Transactions(Spill, SAID)
         self._finished: Iterator[Finished] = iter(())
         """Complete, and not given yet."""
         self._given: tuple[Finished | None, Iterator[Change]] | None = None
@@ -152,7 +153,7 @@ class PgSource(Source):
                 each.held.close()
         self._finished = iter(())
         self._txns.close()
-        self._txns = Transactions(Spill)
+        self._txns = Transactions(Spill, SAID)
         if self._reader is not None:
             self._reader.close()
             self._reader = None

@@ -52,7 +52,7 @@ class Stream:
         version = connection.info.server_version
         options = f"proto_version '{2 if version >= 140_000 else 1}', publication_names '{_quoted(publication)}'"
         if version >= 140_000:
-            options += ", streaming 'on'"
+            options += ", streaming 'on', messages 'true'"
         command = f"START_REPLICATION SLOT {slot} LOGICAL {lsn_text(start)} ({options})"
         with explained(where, f"reading slot {slot!r}"):
             result = self._pgconn.exec_(command.encode())

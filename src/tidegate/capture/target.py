@@ -138,8 +138,11 @@ class Target(ABC):
     known_as: frozenset[str]
     """What captures may call it as a source, `identity` among them."""
 
+    unsaid: str = ""
+    """Why captures of the database cannot know where what is written comes from, and what to do; empty if they can."""
+
     def mark_origin(self, origin: str, name: str) -> None:  # noqa: ARG002
-        """Let everything that is written from now on say where it comes from, where the database has a way to.
+        """Let everything that is written from now on say where it comes from.
 
         Ordering: between transactions.
         """

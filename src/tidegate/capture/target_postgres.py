@@ -1,7 +1,8 @@
 """`PostgresTarget`: a PostgreSQL database that transactions are applied to, through psycopg.
 
-Constraints that may be deferred are, to the end of each chunk. Where the role may use replication origins, what we
-write carries one, by which a capture of the same database knows it; `tidegate_applied` says it in any case.
+Constraints that may be deferred are, to the end of each chunk. What we write carries a replication origin, by which a
+capture of the same database knows it; where the role may not use one, or the server has no room for it, the transaction
+says it in a logical message instead. `tidegate_applied` says it in any case.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
 
-from tidegate.capture.apply_origin import applied_by, with_name
+from tidegate.capture.apply_origin import SAID, with_name
 from tidegate.capture.target import Target, TargetBusy, TargetRefused, Violation, without_password
 from tidegate.capture.target_values import for_postgres, is_simple_list
 from tidegate.cdc.apply_plan import POSTGRES, Row, TargetColumn, TargetTable, quoted
@@ -23,6 +24,12 @@ from tidegate.errors import DiskFull, InvalidArgument, Unavailable
 _CONNECT_S: Final = 10
 _ORIGIN_S: Final = 2.0
 """How long a session that has our origin may take to end."""
+_MESSAGES_SINCE: Final = 140_000
+"""The version of the server since which `pgoutput` sends logical messages."""
+_MAY_SAY: Final = """
+    SELECT coalesce(bool_or(has_function_privilege(oid, 'EXECUTE')), false) FROM pg_proc
+    WHERE proname = 'pg_logical_emit_message' AND pronamespace = 'pg_catalog'::regnamespace
+"""
 _NAMES: Final = ("pg_type_typname_nsp_index", "pg_class_relname_nsp_index")
 """What two that create one table at once stumble over."""
 _TYPES: Final = {
@@ -39,6 +46,11 @@ _TYPES: Final = {
     pa.timestamp("us", tz="UTC"): "timestamp with time zone",
     pa.timestamp("us"): "timestamp without time zone",
 }
+_UNSAID: Final = (
+    "{}: captures of it cannot tell what is applied from what the application writes, so in a ring transactions would"
+    " go round; let the role use replication origins (GRANT EXECUTE on the functions pg_replication_origin_*), and see"
+    " that max_replication_slots leaves room"
+)
 _COLUMNS: Final = """
     SELECT a.attname,
            quote_ident(n.nspname) || '.' || quote_ident(t.typname),
@@ -97,7 +109,7 @@ class PostgresTarget(Target):
         self._marked: str | None = None
         """The origin that was asked for last."""
         self._has_mark = False
-        """Whether the session has one."""
+        """Whether the session has it."""
         self._kept_by_others: set[str] = set()
         # Else each width of a number would make another statement.
         self._connection.adapters.register_dumper(int, Int8Dumper)
@@ -113,7 +125,6 @@ class PostgresTarget(Target):
     def mark_origin(self, origin: str, name: str) -> None:
         if origin == self._marked:
             return
-        self._marked = origin
         with suppress(Unavailable):  # It needs a right that not every role has, and room among the server's origins.
             if self._has_mark:
                 self.run("SELECT pg_replication_origin_session_reset()")
@@ -121,11 +132,15 @@ class PostgresTarget(Target):
             if origin in self._kept_by_others or not self._waits_for(origin):
                 self._kept_by_others.add(origin)
                 self._has_mark = self._has_origin(with_name(origin, quote(name, safe="")))
-            return
-        plain = applied_by(origin)
-        if plain != origin:
-            with suppress(Unavailable):
-                self._has_mark = self._has_origin(plain)
+        self._marked = origin
+        self.unsaid = "" if self._has_mark or self._may_say() else _UNSAID.format(self.shown)
+
+    def _may_say(self) -> bool:
+        """Whether a transaction can say by a message where it comes from."""
+        if self._connection.info.server_version < _MESSAGES_SINCE:
+            return False
+        ((may,),) = self.run(_MAY_SAY)
+        return bool(may)
 
     def _waits_for(self, origin: str) -> bool:
         """Give the session an origin, when the session that has it ends soon."""
@@ -167,6 +182,8 @@ class PostgresTarget(Target):
     def begin(self, *, deferred: bool = True) -> None:
         self.run("BEGIN")
         self.run(f"SET CONSTRAINTS ALL {'DEFERRED' if deferred else 'IMMEDIATE'}")
+        if self._marked is not None and not self._has_mark and not self.unsaid:
+            self.run("SELECT pg_logical_emit_message(true, %s, %s)", (SAID, self._marked))
 
     def commit(self) -> None:
         self.run("COMMIT")

@@ -6,6 +6,9 @@ them is which *spans* of it count. So memory does not grow with a transaction, b
 A transaction that is streamed before its end is held by its xid until its commit. A subtransaction that is undone takes
 its own changes with it. What it said about the look of tables stays: the server says that once for the whole
 transaction, in whichever part it comes first. When all of a transaction is undone, the server says it again.
+
+Where a transaction comes from it says by a replication origin, or by a logical message of the prefix `said`; the
+message counts, as it says it in full.
 """
 
 from __future__ import annotations
@@ -14,14 +17,14 @@ from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
-from tidegate.cdc.pgoutput import Begin, Commit, Decoder, Origin, StreamAbort, StreamStart, StreamStop
+from tidegate.cdc.pgoutput import Begin, Commit, Decoder, Origin, Said, StreamAbort, StreamStart, StreamStop
 from tidegate.errors import SourceUnreadable
 
 _ROWS: Final = frozenset(b"IUDTR")
 """What a transaction consists of: rows, truncations, and the look of tables."""
 _RUN: Final = 1000
-_SILENT: Final = frozenset(b"YM")
-"""Names of types, and what applications write into the log."""
+_TYPE: Final = 0x59
+"""The name of a type, which says nothing of rows."""
 _RELATION: Final = 0x52
 _WORD: Final = Struct(">I")
 Spans = list[tuple[int, int]]
@@ -57,15 +60,22 @@ class Finished(NamedTuple):
 class _Open:
     """A transaction that goes on. Invariant: spans rise and do not touch each other with the same xid."""
 
-    __slots__ = ("_ends", "_starts", "_xids", "held", "origin", "xid")
+    __slots__ = ("_ends", "_starts", "_xids", "held", "origin", "said", "xid")
 
     def __init__(self, xid: int, held: Held) -> None:
         self.xid = xid
         self.held = held
         self.origin: str | None = None
+        """The session's."""
+        self.said: str | None = None
+        """What the transaction itself says."""
         self._xids: list[int] = []
         self._starts: list[int] = []
         self._ends: list[int] = []
+
+    @property
+    def comes_from(self) -> str | None:
+        return self.said or self.origin
 
     def add(self, xid: int, message: bytes) -> None:
         start = self.held.end
@@ -97,8 +107,10 @@ class _Open:
 class Transactions:
     """One stream of messages. `hold` gives an empty `Held` for each transaction."""
 
-    def __init__(self, hold: Callable[[], Held]) -> None:
+    def __init__(self, hold: Callable[[], Held], said: str | None = None) -> None:
+        """`said` is the prefix of the messages by which transactions say their origin."""
         self._hold = hold
+        self._said = said
         self._decoder = Decoder()
         self._streamed: dict[int, _Open] = {}
         self._now: _Open | None = None
@@ -131,7 +143,7 @@ class Transactions:
                 run.append(message)
                 if len(run) < _RUN:
                     continue
-            elif kind in _SILENT:
+            elif kind == _TYPE:
                 continue
             if run:
                 self._extend(run)
@@ -164,16 +176,20 @@ class Transactions:
                 self._now = _Open(message.xid, self._hold())
             case Commit() if message.xid == 0 and now is not None and not self._is_part:
                 self._now = None
-                end = now.held.end
-                return Finished(
-                    now.xid, message.end_lsn, message.time_us, now.origin, now.held, [(0, end)] if end else []
-                )
+                spans = [(0, now.held.end)] if now.held.end else []
+                return Finished(now.xid, message.end_lsn, message.time_us, now.comes_from, now.held, spans)
             case Commit() if message.xid and now is None:
                 # One that had nothing to say of our tables has not been streamed.
                 whole = self._streamed.pop(message.xid, None) or _Open(message.xid, self._hold())
-                return Finished(whole.xid, message.end_lsn, message.time_us, whole.origin, whole.held, whole.spans())
+                return Finished(
+                    whole.xid, message.end_lsn, message.time_us, whole.comes_from, whole.held, whole.spans()
+                )
             case Origin() if now is not None:
                 now.origin = message.name
+            case Said():
+                # Applications write into the log, too, and not only within transactions.
+                if message.prefix == self._said and message.is_transactional and now is not None:
+                    now.said = message.content.decode("utf-8", "replace")
             case StreamStart() if now is None:
                 if message.is_first or message.xid not in self._streamed:
                     self._forget(message.xid)

@@ -176,6 +176,8 @@ def _sum_up(work: Applying) -> None:
     if done.conflicts:
         line += f", {done.conflicts:,} conflicts skipped"
     click.echo(printable(line))
+    if done.warning:
+        click.echo(f"tidegate: warning: {printable(done.warning)}", err=True)
 
 
 def _conflict(conflict: Any) -> dict[str, Any]:

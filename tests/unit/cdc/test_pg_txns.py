@@ -48,6 +48,13 @@ def origin(name: str) -> bytes:
     return b"O" + struct.pack(">Q", 1) + name.encode() + b"\0"
 
 
+def message(content: str, prefix: str = "ours", *, transactional: bool = True, xid: int | None = None) -> bytes:
+    named = b"" if xid is None else struct.pack(">I", xid)
+    data = content.encode()
+    head = struct.pack(">BQ", transactional, 9)
+    return b"M" + named + head + prefix.encode() + b"\0" + struct.pack(">I", len(data)) + data
+
+
 def said(finished: Finished) -> list[str]:
     assert isinstance(finished.held, Spill)
     return [each[1:].decode() for chunk in finished.held.read(finished.spans) for each in chunk]
@@ -59,7 +66,7 @@ def feed(*messages: bytes) -> list[tuple[int, list[str]]]:
 
 def test_a_transaction_is_what_lies_between_begin_and_commit():
     """capture.md section 4: B, R, I..., C. Names of types and messages of applications are nothing of rows."""
-    found = feed(begin(7), relation("t"), row("a"), b"Y" + bytes(8), row("b"), b"M" + bytes(20), commit(50))
+    found = feed(begin(7), relation("t"), row("a"), b"Y" + bytes(8), row("b"), message("x"), commit(50))
     assert found == [(7, ["t", "a", "b"])]
 
 
@@ -69,6 +76,20 @@ def test_it_says_where_it_ends_when_it_was_and_where_it_came_from():
     )
     assert (one.xid, one.end_lsn, one.time_us, one.origin) == (7, 50, 5, "elsewhere")
     assert two.origin is None and said(two) == []
+
+
+def test_a_message_of_the_transaction_says_where_it_came_from():
+    """Where a role may not use origins, and where the server has no room for one that says all of it."""
+    messages = [
+        begin(7), origin("short"), message("in full"), row("a"), commit(50),
+        begin(8), message("x", "others"), row("a"), commit(60),
+        message("in full", transactional=False),
+        begin(9), message("in full", transactional=False), row("a"), commit(70),
+        start(6), message("streamed", xid=6), row("a", 6), STOP, streamed_commit(6, 80),
+    ]  # fmt: skip
+    found = [(each.xid, each.origin, said(each)) for each in Transactions(Spill, "ours").feed(messages)]
+    assert found == [(7, "in full", ["a"]), (8, None, ["a"]), (9, None, ["a"]), (6, "streamed", ["a"])]
+    assert [each.origin for each in Transactions(Spill).feed(messages)] == ["short", None, None, None]
 
 
 def test_a_streamed_transaction_comes_at_its_commit():
