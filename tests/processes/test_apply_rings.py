@@ -76,7 +76,7 @@ def test_a_change_does_not_go_round_between_two_servers_databases(said_by: str, 
                 return all(len(each.execute("SELECT * FROM t").fetchall()) == rows for each in looks)
 
             eventually(has_come)
-        # Rows can be seen before they are counted. Whatever had gone round would have been applied before the last ones.
+        # Rows are seen before they are counted. What had gone round would have been applied before the last ones.
         eventually(lambda: sum(each.transactions for each in following) >= 6)
         assert [each.transactions for each in following] == [3, 3]
         assert [each.error for each in following] == [None, None]

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal
@@ -24,7 +24,7 @@ from tidegate.capture.apply_chunk import ChunkWriter
 from tidegate.capture.apply_feed import LogFeed, Window
 from tidegate.capture.apply_origin import applied_by, first_of, has_come_round, is_one_of, origin_text
 from tidegate.capture.apply_rows import Before, Parts, name_sql
-from tidegate.capture.initial_copy import copy_table
+from tidegate.capture.initial_copy import InCircles, complete_table, copy_table
 from tidegate.capture.target import ApplyConflict, Conflict, State, Target, Violation, Written, open_target
 from tidegate.capture.target_tables import TableWriter, fit, state_of
 from tidegate.cdc.apply_plan import Chunk, cut, parents_first, quoted
@@ -214,25 +214,47 @@ class Applier:
                 raise InvalidArgument(f"start is {self._start}, and this database has come to {at}")
             at = self._start
         before = self._state
-        state = State(at, self.origin)
-        self._mark(target, self.origin)
-        target.begin()
-        try:
+
+        def fill() -> None:
             if before is not None:
                 target.forget(self._name)
-            self._state, self._written = state, None
+            self._state, self._written = State(at, self.origin), None
             names = [name for name in self._tables if place.tables[name].existed(at)]
             self._fit(target, place.tables, names, at)
             if before is not None:
                 self._clear(target)
             if self._start == "snapshot":
                 self._copy_rows(target, self._order, at)
-            self._put(target, at)
-            target.commit()
-        except Violation as violation:
-            raise self._forbidden(target, violation, at) from violation
-        self._settled(at)
+
+        self._fill(target, at, fill)
         self._restart = False
+
+    def _fill(self, target: Target, at: Timestamp, fill: Callable[[], None]) -> None:
+        """Have the target filled, and be at a Timestamp, by one transaction of its."""
+        done = replace(self.done, last_conflicts=self.done.last_conflicts.copy())
+        for deferred in (True, False):
+            self._mark(target, self.origin)
+            target.begin(deferred=deferred)
+            try:
+                fill()
+                self._put(target, at)
+                target.commit()
+                break
+            except Violation as violation:
+                error = self._forbidden(target, violation, at)
+                target.rollback()
+                if self._policy != "skip" or not deferred:
+                    raise error from violation
+                # Checked row by row it shows which ones are to be left out.
+                self._restore(target)
+                self._undo(done)
+        self._settled(at)
+
+    def _undo(self, done: Applied) -> None:
+        """Figures as they were."""
+        self.done.copied, self.done.conflicts = done.copied, done.conflicts
+        self.done.last_conflicts.clear()
+        self.done.last_conflicts.extend(done.last_conflicts)
 
     def _clear(self, target: Target) -> None:
         """Empty the tables. Raises: `InvalidArgument` when rows of others would go with theirs."""
@@ -246,22 +268,29 @@ class Applier:
                         f" which has rows and is not applied, acts on what is deleted; take it away for the while, or"
                         f" change the rows in place: policy='overwrite' under another name=..."
                     )
+        try:
+            with target.savepoint():
+                self._delete_all(target)
+        except Violation:
+            for name in self._order:  # Rows may refer to each other in circles.
+                writer = self._writers[name]
+                if writer.loose:
+                    target.run(writer.sql.loosen_all(writer.loose))
+            self._delete_all(target)
+
+    def _delete_all(self, target: Target) -> None:
         for name in reversed(self._order):
             target.run(self._writers[name].sql.clear)
 
     def _copy(self, target: Target, tables: Mapping[str, Table], names: Sequence[str], at: Timestamp) -> None:
         """Tables that were added to those that are applied, as they were when the target was."""
-        self._mark(target, self.origin)
-        target.begin()
-        try:
+
+        def fill() -> None:
             there = [name for name in names if tables[name].existed(at)]
             self._fit(target, tables, there, at)
             self._copy_rows(target, [name for name in self._order if name in there], at)
-            self._put(target, at)
-            target.commit()
-        except Violation as violation:
-            raise self._forbidden(target, violation, at) from violation
-        self._settled(at)
+
+        self._fill(target, at, fill)
 
     def _create_empty(self, target: Target, place: ReadPlace) -> None:
         """Tables that are newer than where the target was, and have no rows yet."""
@@ -275,13 +304,34 @@ class Applier:
             self._settled(place.at)
 
     def _copy_rows(self, target: Target, names: Iterable[str], at: Timestamp) -> None:
-        for name in names:
+        loosely = [name for name in names if not self._copy_table(target, name, at)]
+        for name in loosely:
             writer = self._writers[name]
-            with self._db.stream(f"SELECT * FROM {name_sql(name)}", at) as rows:
-                for count, skipped in copy_table(target, writer, rows, self._policy, at):
-                    self.done.copied += count
+            given = " OR ".join(f"{name_sql(writer.names[each])} IS NOT NULL" for each in writer.loose)
+            with self._db.stream(f"SELECT * FROM {name_sql(name)} WHERE {given}", at) as rows:
+                for gone, skipped in complete_table(target, writer, rows, self._policy, at):
+                    self.done.copied -= gone
                     self._note(skipped)
                     self.watch()
+
+    def _copy_table(self, target: Target, name: str, at: Timestamp) -> bool:
+        """Whether it has come whole; else it lacks what its rows refer to in circles."""
+        done = replace(self.done, last_conflicts=self.done.last_conflicts.copy())
+        try:
+            with target.savepoint("tidegate_table"):
+                self._copy_all(target, name, at)
+            return True
+        except InCircles:
+            self._undo(done)
+        self._copy_all(target, name, at, loosely=True)
+        return False
+
+    def _copy_all(self, target: Target, name: str, at: Timestamp, *, loosely: bool = False) -> None:
+        with self._db.stream(f"SELECT * FROM {name_sql(name)}", at) as rows:
+            for count, skipped in copy_table(target, self._writers[name], rows, self._policy, at, loosely=loosely):
+                self.done.copied += count
+                self._note(skipped)
+                self.watch()
 
     def _forbidden(self, target: Target, violation: Violation, at: Timestamp) -> ApplyConflict:
         """A constraint that does not hold, of which no row is known."""
@@ -326,6 +376,8 @@ class Applier:
                 for name, writer in self._writers.items()
             }
             self._order = parents_first([each for each in self._tables if each in self._writers], references)
+            for writer in self._writers.values():
+                writer.loosen(self._order)
 
     def _the_state(self) -> State:
         if self._state is None:

@@ -7,6 +7,9 @@ of a unique column, wait until there is room for them.
 
 Foreign keys of the target may do something themselves, as ON DELETE CASCADE does. Rows that they would act on go last:
 by then those that refer to them do not any more. What they have done within the chunk all the same is no conflict.
+
+Rows that refer to each other in circles, where foreign keys are not put off, come and go without what they refer to
+(`TableWriter.loose`), which is NULL for a moment.
 """
 
 from __future__ import annotations
@@ -44,8 +47,9 @@ class _Step:
     """Whether somebody has looked."""
     violation: Violation | None = None
     """Why it has to wait."""
-    aside: Literal["", "parked", "removed"] = ""
-    """What was done to make room for others: its unique columns are NULL, or it is gone for now."""
+    aside: Literal["", "parked", "removed", "loosened"] = ""
+    """What was done to make room for others: its unique columns are NULL, or it is gone for now; or it is there without
+    what it refers to."""
     was_right: bool = False
     """Whether it was what it should be when the chunk began: since then only the target's own actions change it."""
     why: str = ""
@@ -196,15 +200,15 @@ class _OneByOne:
     def _as_planned(self, step: _Step) -> int | Violation:
         sql, key, before, after = step.writer.sql, step.key, step.before, step.after
         if after is None:
-            if not step.is_known:
+            if not step.is_known or step.aside:
                 return self._try(sql.delete, key)
             return self._try(sql.delete_same, sql.deletes(key, before or ()))
+        if step.aside in ("parked", "loosened"):
+            return self._try(sql.update, sql.update_only(key, after))
         if not step.is_known:
             return self._try(sql.upsert, after)
         if before is None or step.aside == "removed":
             return self._try(sql.insert, after)
-        if step.aside == "parked":
-            return self._try(sql.update, sql.update_only(key, after))
         return self._try(sql.update_same, sql.updates(key, before, after))
 
     def _first(self, step: _Step) -> None:
@@ -249,6 +253,8 @@ class _OneByOne:
 
     def _make_room(self, step: _Step) -> bool:
         """Free the unique values that a row has now, though it cannot have its new ones yet."""
+        if step.violation is not None and step.violation.is_reference:
+            return self._loosen(step)
         if step.aside or step.after is None or step.violation is None or not step.violation.is_unique:
             return False
         if step.before is None:
@@ -268,6 +274,24 @@ class _OneByOne:
         else:
             step.aside = "removed"
         step.is_known = True
+        return True
+
+    def _loosen(self, step: _Step) -> bool:
+        """Let a row come, or go on, without what it refers to, so that others may refer to it or need not any more."""
+        sql, writer, after = step.writer.sql, step.writer, step.after
+        if step.aside or not writer.loose or not writer.key:
+            return False
+        if after is None:
+            found = self._try(sql.park(writer.loose), step.key)
+        elif not step.is_known:
+            found = self._try(sql.upsert, writer.loosened(after))
+        elif step.before is None:
+            found = self._try(sql.insert, writer.loosened(after))
+        else:
+            found = self._try(sql.update_same, sql.updates(step.key, step.before, writer.loosened(after)))
+        if found != 1:
+            return False
+        step.aside = "loosened"
         return True
 
     def _stays(self, step: _Step) -> str:
@@ -291,8 +315,19 @@ class _OneByOne:
             found = self._try(sql.update, sql.update_only(step.key, before))
         elif step.aside == "removed" and before is not None:
             found = self._try(sql.insert, before)
+        elif step.aside == "loosened":
+            found = self._tightened(step)
         is_back = found == 1
         self._conflict(step, step.violation or 0, is_final=not is_back)
+
+    def _tightened(self, step: _Step) -> int | Violation:
+        """Take back what was done without what the row refers to."""
+        sql, before = step.writer.sql, step.before
+        if before is not None:
+            return self._try(sql.update, sql.update_only(step.key, before))
+        if isinstance(self._try(sql.delete, step.key), Violation):
+            step.why = "; it is there without what it refers to, as others refer to it"
+        return 1
 
     def _row(self, step: _Step) -> Row | None:
         if not step.key:
@@ -312,7 +347,7 @@ class _OneByOne:
         there = self._row(step)
         if step.was_right and step.after is not None and there is None:
             what, is_final = _TAKEN, True  # To leave it like that is to lose it.
-        elif there is not None and step.before is None and step.after is not None and step.is_known:
+        elif there is not None and step.before is None and step.after is not None and step.is_known and not step.aside:
             what = _THERE
         elif isinstance(found, Violation):
             what = forbidden(found, step.writer, self._target, step.after) + step.why

@@ -71,9 +71,13 @@ def _row(row: dict[str, Any] | None) -> str:
 class Violation(Exception):
     """A constraint of the target forbids what was asked for. For the code that applies, which finds out the row."""
 
-    def __init__(self, text: str, *, is_unique: bool = False, is_value: bool = False) -> None:
+    def __init__(
+        self, text: str, *, is_unique: bool = False, is_reference: bool = False, is_value: bool = False
+    ) -> None:
         super().__init__(text)
         self.is_unique = is_unique
+        self.is_reference = is_reference
+        """Whether a foreign key forbids it."""
         self.is_value = is_value
         """Whether a value is none that the column can have, and no constraint forbids it."""
 

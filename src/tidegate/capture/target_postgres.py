@@ -18,7 +18,7 @@ import pyarrow as pa
 from tidegate.capture.apply_origin import SAID, with_name
 from tidegate.capture.target import Target, TargetBusy, TargetRefused, Violation, without_password
 from tidegate.capture.target_values import for_postgres, is_simple_list
-from tidegate.cdc.apply_plan import POSTGRES, Row, TargetColumn, TargetTable, quoted
+from tidegate.cdc.apply_plan import POSTGRES, ForeignKey, Row, TargetColumn, TargetTable, quoted
 from tidegate.errors import DiskFull, InvalidArgument, Unavailable
 
 _CONNECT_S: Final = 10
@@ -71,7 +71,8 @@ _KEYS: Final = """
 """
 _NAMED: Final = "CASE WHEN pg_table_is_visible(o.oid) THEN '' ELSE n.nspname || '.' END || o.relname"
 _PARENTS: Final = f"""
-    SELECT {_NAMED}, c.confdeltype IN ('c', 'n', 'd') OR c.confupdtype IN ('c', 'n', 'd')
+    SELECT {_NAMED}, c.confdeltype IN ('c', 'n', 'd') OR c.confupdtype IN ('c', 'n', 'd'),
+           ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey))
     FROM pg_constraint c JOIN pg_class o ON o.oid = c.confrelid JOIN pg_namespace n ON n.oid = o.relnamespace
     WHERE c.contype = 'f' AND c.conrelid = %s::oid
 """
@@ -216,7 +217,7 @@ class PostgresTarget(Target):
             )
         match state[:2], state:
             case "23", _:
-                return Violation(text, is_unique=state in ("23505", "23P01"))
+                return Violation(text, is_unique=state in ("23505", "23P01"), is_reference=state in ("23503", "23001"))
             case "22", _:
                 return Violation(text, is_value=True)
             case _, "P0001":
@@ -253,10 +254,10 @@ class PostgresTarget(Target):
             table,
             tuple(TargetColumn(*each) for each in self.run(_COLUMNS, (oid,))),
             tuple(frozenset(names) for names, is_immediate in keys if is_immediate),
-            frozenset(str(name) for name, _ in parents),
+            tuple(ForeignKey(str(name), frozenset(columns)) for name, _, columns in parents),
             frozenset(str(name) for name, on_delete, _, _ in children if on_delete),
             frozenset(str(column) for _, _, on_update, columns in children if on_update for column in columns),
-            any(is_acting for _, is_acting in parents),
+            any(is_acting for _, is_acting, _ in parents),
             tuple(frozenset(names) for names, is_immediate in keys if not is_immediate),
         )
 

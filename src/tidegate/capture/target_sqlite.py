@@ -11,6 +11,7 @@ import math
 import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
@@ -20,7 +21,7 @@ import pyarrow as pa
 from tidegate.capture.sqlite_ddl import VERSION_TABLE
 from tidegate.capture.target import Target, TargetBusy, TargetRefused, Violation
 from tidegate.capture.target_values import for_sqlite
-from tidegate.cdc.apply_plan import SQLITE, Row, TargetColumn, TargetTable, quoted
+from tidegate.cdc.apply_plan import SQLITE, ForeignKey, Row, TargetColumn, TargetTable, quoted
 from tidegate.errors import DiskFull, InvalidArgument, StorageFailed, Unavailable
 
 _BUSY_S: Final = 10.0
@@ -32,10 +33,13 @@ _TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table'"
 _ACTS: Final = ("CASCADE", "SET NULL", "SET DEFAULT")
 
 
-class _ForeignKey(NamedTuple):
-    """A column's part of one."""
+class _Reference(NamedTuple):
+    """A column's part of a foreign key."""
 
+    number: int
+    """Of the foreign key, within its table."""
     parent: str
+    own: str
     column: str | None
     """Of the parent; None for its primary key."""
     on_update: str
@@ -180,7 +184,8 @@ class SqliteTarget(Target):
         text = str(error)
         low = text.lower()
         if isinstance(error, self._integrity) or "constraint failed" in low:
-            return Violation(text, is_unique="unique" in low or "primary key" in low)
+            is_unique = "unique" in low or "primary key" in low
+            return Violation(text, is_unique=is_unique, is_reference="foreign key" in low)
         if "no such table" in low or "no such column" in low or "has no column" in low:
             return InvalidArgument(
                 f"{self.shown}: {text}; it was there before: put it back, or start anew with restart=True"
@@ -235,16 +240,27 @@ class SqliteTarget(Target):
             table,
             columns,
             tuple(keys),
-            frozenset(each.parent for each in own),
+            tuple(
+                ForeignKey(parent, frozenset(each.own for each in parts))
+                for (_, parent), parts in groupby(own, key=lambda each: (each.number, each.parent))
+            ),
             dependents,
             passed_on,
             self._has_actions and any(each.on_update in _ACTS or each.on_delete in _ACTS for each in own),
         )
 
-    def _foreign_keys(self, table: str) -> list[_ForeignKey]:
+    def _foreign_keys(self, table: str) -> list[_Reference]:
+        found = self.run(f"PRAGMA foreign_key_list({quoted(table)})")
         return [
-            _ForeignKey(str(parent), None if to is None else str(to), str(on_update).upper(), str(on_delete).upper())
-            for _, _, parent, _, to, on_update, on_delete, *_ in self.run(f"PRAGMA foreign_key_list({quoted(table)})")
+            _Reference(
+                int(number),
+                str(parent),
+                str(own),
+                None if to is None else str(to),
+                str(on_update).upper(),
+                str(on_delete).upper(),
+            )
+            for number, _, parent, own, to, on_update, on_delete, *_ in sorted(found, key=lambda each: each[:2])
         ]
 
     def _acted_on(self, table: str, keys: Sequence[frozenset[str]]) -> tuple[frozenset[str], frozenset[str]]:

@@ -7,7 +7,7 @@ that is dropped here stays there, and is not written any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -54,6 +54,19 @@ class TableWriter:
             if at not in self.key and there.is_nullable and there.name.casefold() in unique - passed_on
         )
         """Columns that may be NULL for a while, so that another row may have their values."""
+        self._references: Final = [
+            (
+                each.parent.casefold(),
+                [
+                    at
+                    for at, (_, there) in enumerate(pairs)
+                    if at not in self.key and there.is_nullable and there.name.casefold() in _folded(each.columns)
+                ],
+            )
+            for each in shape.foreign_keys
+        ]
+        self.loose: tuple[int, ...] = ()
+        """Columns by which rows may refer to each other in circles, and that may be NULL for a while. See `loosen`."""
         ours = {each.name.casefold() for each in schema.columns}
         self.own: Final = tuple(
             each for each in shape.columns if each.name.casefold() not in ours and not each.is_generated
@@ -63,6 +76,16 @@ class TableWriter:
         self.is_passed_on: Final = bool(passed_on - keys)
         """Whether something is done to rows of others when a column changes that is none of the key."""
         self.sql: Final = Statements(target.dialect, shape.name, [there for _, there in pairs], self.key)
+
+    def loosen(self, order: Sequence[str]) -> None:
+        """Find out by which columns rows refer to those of their own table or of one behind it in an order."""
+        folded = [each.casefold() for each in order]
+        later = set(folded[folded.index(self.name.casefold()) :])
+        self.loose = tuple(sorted({at for parent, columns in self._references if parent in later for at in columns}))
+
+    def loosened(self, row: Row) -> Row:
+        """A row without what it refers to in circles."""
+        return tuple([None if at in self.loose else value for at, value in enumerate(row)])
 
     def rows(self, rows: pa.Table) -> list[Row]:
         """Rows as the target takes them, by this schema's columns; those that `rows` lacks are NULL."""

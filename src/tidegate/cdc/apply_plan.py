@@ -161,6 +161,13 @@ class TargetColumn(NamedTuple):
     is_generated: bool = False
 
 
+class ForeignKey(NamedTuple):
+    """What columns of a table refer to."""
+
+    parent: str
+    columns: frozenset[str]
+
+
 @dataclass(frozen=True, slots=True)
 class TargetTable:
     """A table as the target has it."""
@@ -169,8 +176,7 @@ class TargetTable:
     columns: tuple[TargetColumn, ...]
     keys: tuple[frozenset[str], ...]
     """The columns of each unique constraint that is checked at once; those of the primary key first."""
-    references: frozenset[str] = frozenset()
-    """The tables that its foreign keys name."""
+    foreign_keys: tuple[ForeignKey, ...] = ()
     dependents: frozenset[str] = frozenset()
     """The tables to whose rows deleting one of its rows does something, as ON DELETE CASCADE does, or that refuse it at
     once."""
@@ -180,6 +186,11 @@ class TargetTable:
     """Whether its own foreign keys change or delete its rows when what they refer to is changed or deleted."""
     late_keys: tuple[frozenset[str], ...] = ()
     """The columns of each unique constraint that may be checked at the end of a transaction."""
+
+    @property
+    def references(self) -> frozenset[str]:
+        """The tables that its foreign keys name."""
+        return frozenset(each.parent for each in self.foreign_keys)
 
     @property
     def is_acted_on(self) -> bool:
@@ -208,6 +219,7 @@ class Statements:
         self._key = tuple(key)
         self._rest = tuple(at for at in range(len(columns)) if at not in self._key)
         self._escape = dialect.escape
+        self._plain, self._columns = quoted(table), [each.name for each in columns]
         name = dialect.escape(quoted(table))
         names = [dialect.escape(column_quoted(each.name)) for each in columns]
         types = [dialect.escape(each.type) for each in columns]
@@ -241,14 +253,19 @@ class Statements:
         self.delete_same = f"DELETE FROM {name} WHERE {unchanged}"
         self.select = f"SELECT {listed} FROM {name} WHERE {where}"
         self.select_same = f"SELECT 1 FROM {name} WHERE {unchanged}"
-        # These two have no values, and so nothing in them stands for one.
-        self.clear = f"DELETE FROM {quoted(table)}"
-        self.any = f"SELECT 1 FROM {quoted(table)} LIMIT 1"
+        # These have no values, and so nothing in them stands for one.
+        self.clear = f"DELETE FROM {self._plain}"
+        self.any = f"SELECT 1 FROM {self._plain} LIMIT 1"
 
     def park(self, columns: Sequence[int]) -> str:
         """What makes columns of a row NULL for a while; its values are those of the key."""
         sets = ", ".join(f"{self._names[at]} = NULL" for at in columns)
         return f"UPDATE {self._table} SET {sets} WHERE {self._where}"
+
+    def loosen_all(self, columns: Sequence[int]) -> str:
+        """What makes columns of all rows NULL."""
+        sets = ", ".join(f"{column_quoted(self._columns[at])} = NULL" for at in columns)
+        return f"UPDATE {self._plain} SET {sets}"
 
     def has_any(self, columns: Sequence[str]) -> str:
         """What finds a row, by its key, in which one of these columns has a value."""

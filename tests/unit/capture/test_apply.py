@@ -10,6 +10,7 @@ import pytest
 import turso
 
 from apply_actions import *  # noqa: F403
+from apply_circles import *  # noqa: F403
 from apply_rig import Rig
 from apply_suite import *  # noqa: F403
 
