@@ -12,22 +12,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal
 
+from tidegate.capture.applied import Applied
 from tidegate.capture.apply_chunk import ChunkWriter
 from tidegate.capture.apply_feed import LogFeed, Window
 from tidegate.capture.apply_origin import applied_by, first_of, has_come_round, is_one_of, origin_text
-from tidegate.capture.apply_rows import Before, Parts, name_sql
-from tidegate.capture.initial_copy import InCircles, complete_table, copy_table
+from tidegate.capture.apply_rows import Before, Parts
+from tidegate.capture.filling import Filling
 from tidegate.capture.target import ApplyConflict, Conflict, State, Target, Violation, Written, open_target
 from tidegate.capture.target_tables import TableWriter, fit, state_of
-from tidegate.cdc.apply_plan import Chunk, cut, parents_first, quoted
+from tidegate.cdc.apply_plan import Chunk, cut, parents_first
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.read_gate import ReadAsk, ReadPlace
 from tidegate.errors import InvalidArgument, NotFound
@@ -45,28 +44,6 @@ WINDOW_ROWS: Final = 20_000
 """About how many rows are looked at together: the rows before them are asked for at once."""
 _IDLE_MS: Final = 60_000
 """How far the position that is written stays behind when no table changes."""
-_CONFLICTS_KEPT: Final = 100
-
-
-@dataclass(slots=True)
-class Applied:
-    """What was done so far."""
-
-    transactions: int = 0
-    rows: int = 0
-    """Rows of the log: a row that changed twice within a chunk counts twice."""
-    copied: int = 0
-    """Rows that were there at the start."""
-    chunks: int = 0
-    left_out: int = 0
-    """Transactions that came from the target itself."""
-    conflicts: int = 0
-    """Rows that were left as they are."""
-    last_conflicts: deque[Conflict] = field(default_factory=lambda: deque(maxlen=_CONFLICTS_KEPT))
-    position: Timestamp = Timestamp.ZERO
-    """Everything at or below it is at the target."""
-    warning: str = ""
-    """What will go wrong unless somebody does something, though nothing has so far."""
 
 
 class Applier:
@@ -222,16 +199,16 @@ class Applier:
             names = [name for name in self._tables if place.tables[name].existed(at)]
             self._fit(target, place.tables, names, at)
             if before is not None:
-                self._clear(target)
+                self._filling(target).clear()
             if self._start == "snapshot":
-                self._copy_rows(target, self._order, at)
+                self._filling(target).copy(self._order, at)
 
         self._fill(target, at, fill)
         self._restart = False
 
     def _fill(self, target: Target, at: Timestamp, fill: Callable[[], None]) -> None:
         """Have the target filled, and be at a Timestamp, by one transaction of its."""
-        done = replace(self.done, last_conflicts=self.done.last_conflicts.copy())
+        kept = self.done.kept()
         for deferred in (True, False):
             self._mark(target, self.origin)
             target.begin(deferred=deferred)
@@ -247,40 +224,8 @@ class Applier:
                     raise error from violation
                 # Checked row by row it shows which ones are to be left out.
                 self._restore(target)
-                self._undo(done)
+                self.done.undo(kept)
         self._settled(at)
-
-    def _undo(self, done: Applied) -> None:
-        """Figures as they were."""
-        self.done.copied, self.done.conflicts = done.copied, done.conflicts
-        self.done.last_conflicts.clear()
-        self.done.last_conflicts.extend(done.last_conflicts)
-
-    def _clear(self, target: Target) -> None:
-        """Empty the tables. Raises: `InvalidArgument` when rows of others would go with theirs."""
-        for name in self._order:
-            for other in sorted(self._writers[name].shape.dependents):
-                if other.casefold() not in _folded(self._order) and target.run(
-                    f"SELECT 1 FROM {quoted(other)} LIMIT 1"
-                ):
-                    raise InvalidArgument(
-                        f"{target.shown}: table {name!r} cannot be emptied for a restart: the foreign key of {other!r},"
-                        f" which has rows and is not applied, acts on what is deleted; take it away for the while, or"
-                        f" change the rows in place: policy='overwrite' under another name=..."
-                    )
-        try:
-            with target.savepoint():
-                self._delete_all(target)
-        except Violation:
-            for name in self._order:  # Rows may refer to each other in circles.
-                writer = self._writers[name]
-                if writer.loose:
-                    target.run(writer.sql.loosen_all(writer.loose))
-            self._delete_all(target)
-
-    def _delete_all(self, target: Target) -> None:
-        for name in reversed(self._order):
-            target.run(self._writers[name].sql.clear)
 
     def _copy(self, target: Target, tables: Mapping[str, Table], names: Sequence[str], at: Timestamp) -> None:
         """Tables that were added to those that are applied, as they were when the target was."""
@@ -288,7 +233,7 @@ class Applier:
         def fill() -> None:
             there = [name for name in names if tables[name].existed(at)]
             self._fit(target, tables, there, at)
-            self._copy_rows(target, [name for name in self._order if name in there], at)
+            self._filling(target).copy([name for name in self._order if name in there], at)
 
         self._fill(target, at, fill)
 
@@ -303,35 +248,9 @@ class Applier:
             target.commit()
             self._settled(place.at)
 
-    def _copy_rows(self, target: Target, names: Iterable[str], at: Timestamp) -> None:
-        loosely = [name for name in names if not self._copy_table(target, name, at)]
-        for name in loosely:
-            writer = self._writers[name]
-            given = " OR ".join(f"{name_sql(writer.names[each])} IS NOT NULL" for each in writer.loose)
-            with self._db.stream(f"SELECT * FROM {name_sql(name)} WHERE {given}", at) as rows:
-                for gone, skipped in complete_table(target, writer, rows, self._policy, at):
-                    self.done.copied -= gone
-                    self._note(skipped)
-                    self.watch()
-
-    def _copy_table(self, target: Target, name: str, at: Timestamp) -> bool:
-        """Whether it has come whole; else it lacks what its rows refer to in circles."""
-        done = replace(self.done, last_conflicts=self.done.last_conflicts.copy())
-        try:
-            with target.savepoint("tidegate_table"):
-                self._copy_all(target, name, at)
-            return True
-        except InCircles:
-            self._undo(done)
-        self._copy_all(target, name, at, loosely=True)
-        return False
-
-    def _copy_all(self, target: Target, name: str, at: Timestamp, *, loosely: bool = False) -> None:
-        with self._db.stream(f"SELECT * FROM {name_sql(name)}", at) as rows:
-            for count, skipped in copy_table(target, self._writers[name], rows, self._policy, at, loosely=loosely):
-                self.done.copied += count
-                self._note(skipped)
-                self.watch()
+    def _filling(self, target: Target) -> Filling:
+        """Ordering: the tables were made to fit."""
+        return Filling(self._db, target, self._order, self._writers, self._policy, self.done, lambda: self.watch())
 
     def _forbidden(self, target: Target, violation: Violation, at: Timestamp) -> ApplyConflict:
         """A constraint that does not hold, of which no row is known."""
@@ -420,14 +339,14 @@ class Applier:
             try:
                 upto = window.upto if is_last else None
                 self._chunk(target, tables, window, times[0], times[-1], upto, before)
-                self._count(times, int(window.rows[chunk.first : chunk.end].sum()))
+                self.done.count(len(times), int(window.rows[chunk.first : chunk.end].sum()))
             except ApplyConflict:
                 if len(times) == 1:
                     raise
                 # Up to the one that conflicts they can be applied.
                 for number, time in enumerate(times):
                     self._chunk(target, tables, window, time, time, None, before)
-                    self._count([time], int(window.rows[chunk.first + number]))
+                    self.done.count(1, int(window.rows[chunk.first + number]))
             self.watch()
 
     def _first(self, window: Window, time: int) -> str | None:
@@ -444,11 +363,6 @@ class Applier:
         if source in target.known_as or has_come_round(origin, source, self.origin):
             return True
         return is_one_of(first_of(origin, source), target.known_as)
-
-    def _count(self, times: Sequence[int], rows: int) -> None:
-        self.done.transactions += len(times)
-        self.done.rows += rows
-        self.done.chunks += 1
 
     def _pass(self, target: Target, at: Timestamp) -> None:
         """Nothing is to be written up to here. That is written down now and then."""
@@ -500,7 +414,7 @@ class Applier:
             self._restore(target)
             raise
         self._settled(at)
-        self._note(skipped)
+        self.done.note(skipped)
         if before is not None:
             before.moved(last)
 
@@ -508,10 +422,6 @@ class Applier:
         """After a rollback: what was added to tables is gone with it, and is to be looked at again."""
         self._state = target.state(self._name)
         self._writers.clear()
-
-    def _note(self, skipped: Sequence[Conflict]) -> None:
-        self.done.conflicts += len(skipped)
-        self.done.last_conflicts.extend(skipped)
 
     def writer(self, table: str) -> TableWriter:
         """Ordering: within a transaction of the target that has made it fit."""

@@ -10,7 +10,8 @@ from pathlib import PurePath
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from tidegate.capture.applier import Applied, Applier, Policy, Start
+from tidegate.capture.applied import Applied
+from tidegate.capture.applier import Applier, Policy, Start
 from tidegate.capture.target import Conflict, without_password
 from tidegate.cdc.apply_plan import POLICIES
 from tidegate.clock.timestamp import Timestamp

@@ -163,10 +163,10 @@ class _Copy:
                 return None, False  # It was there before, as it should be or as a conflict that is known.
         except Violation as violation:
             what = forbidden(violation, self._writer, self._target, row)
-        is_gone = self._remove(row)
-        if not is_gone:
-            what += "; it is there without what it refers to, as others refer to it"
-        return self._conflict(row, what, None), is_gone
+        if self._remove(row):
+            return self._conflict(row, what, None), True
+        what += "; it is there without what it refers to, as others refer to it"
+        return self._conflict(row, what, self._writer.loosened(row)), False
 
     def _remove(self, row: Row) -> bool:
         sql = self._writer.sql
