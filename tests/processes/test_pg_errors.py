@@ -319,6 +319,17 @@ def test_tables_that_are_none_or_cannot_be_captured(db, url):
         assert [each.name for each in source.tables(["public.t"])] == ["t"]
 
 
+def test_of_two_tables_that_would_have_one_name_none_is_taken_in_silence(db, url):
+    """`"a.b"` of the default schema, and b of schema a: one of them was left out, and nobody was told."""
+    db.execute('CREATE SCHEMA a; CREATE TABLE a.b (id int PRIMARY KEY); CREATE TABLE "a.b" (id int PRIMARY KEY)')
+    with opened(url) as source:
+        assert [each.name for each in source.tables(None)] == ["t"]
+        assert "'b' of schema 'a'" in source.left_out["a.b"] and "'a.b' of schema 'public'" in source.left_out["a.b"]
+        with pytest.raises(InvalidArgument, match=r"table 'a\.b' cannot be captured: .*rename one"):
+            source.tables(["a.b"])
+        assert [each.name for each in source.tables(["t"])] == ["t"]
+
+
 def test_a_publication_of_others_that_leaves_changes_out(db, url):
     db.execute("CREATE PUBLICATION theirs FOR TABLE t WITH (publish = 'insert')")
     with opened(url, publication="theirs") as source:

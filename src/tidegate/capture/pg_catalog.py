@@ -96,6 +96,8 @@ class Shape:
     """PostgreSQL's own types of the columns, each with its modifier."""
     width: int = 0
     """The highest number that a column of it ever had, when it was looked up."""
+    twin: str = ""
+    """Another table that would be captured by the same name."""
 
     @property
     def unfit_key(self) -> str | None:
@@ -180,9 +182,12 @@ def shapes_of(
     for row in connection.execute(_COLUMNS, [oids]):
         columns[row[0]].append(row[1:])
     keys = keys_of(connection, oids)
-    found = {}
+    found: dict[str, Shape] = {}
     for row in tables:
         shape = _shape(row, columns[row[0]], *keys.get(row[0], ((), ())), types, default_schema)
+        other = found.get(shape.table.name)
+        if other is not None:
+            shape = replace(shape, twin=f"{other.relation!r} of schema {other.schema!r}")
         found[shape.table.name] = shape
     return found
 
@@ -273,6 +278,10 @@ def table_of(name: str, columns: list[str], readings: tuple[Reading, ...], key: 
 
 def unfit(shape: Shape) -> str | None:
     """Why a table cannot be captured."""
+    if shape.twin:
+        return (
+            f"{shape.relation!r} of schema {shape.schema!r} and {shape.twin} would both be called so here; rename one"
+        )
     if not shape.table.columns:
         return "it has no columns"
     names = [each.name.casefold() for each in shape.table.columns]

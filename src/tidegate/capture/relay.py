@@ -1,45 +1,48 @@
 """`Relay`: the transactions of one capture, each of which fails once another capture of its name has begun.
 
-A transaction is opened, and claims that nobody else has begun, before the one ahead of it commits: there is no moment
-between them. Where commits wait for a disk or an owner elsewhere, a thread of its own commits it while the next one is
-read from the source and written; where they hardly wait, two threads would only be in each other's way. The next one
-commits when this has come to a good end and not before: the log has everything up to a place, or nothing behind it.
+A thread commits them while the next ones are read from the source and written: one by one where they come slowly, and
+all that have gathered meanwhile as one write where the disk, or an owner elsewhere, is slower than the source. None
+commits unless all before it have: the log has everything up to a place, and nothing behind it.
+
+That nobody else has begun is what the *guard* has read, a transaction that writes nothing: every run of commits fails
+when that is not so any more, and reads it anew otherwise, so there is no moment in between. A transaction that cannot
+be one of a run, as it reads or is larger than memory, waits for those before it and then claims the same by itself.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
+from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from queue import SimpleQueue
-from threading import Thread
+from itertools import islice
+from threading import Condition, Thread
 from typing import TYPE_CHECKING, Final
 
 from tidegate.capture.places import Place, Places
 from tidegate.errors import Conflict, InUse, TidegateError, Unavailable
 
 if TYPE_CHECKING:
-    from tidegate.clock.timestamp import Timestamp
     from tidegate.database.database import Database
     from tidegate.database.transaction import Transaction
 
 TIMEOUT_S: Final = 900.0
 """What one transaction of a source may take to be written; a snapshot is one."""
 FRESH_S: Final = 5.0
-"""How long a claim waits for the transaction it is made for."""
-
-WAITS_S: Final = 0.001
-"""Commits that wait for longer than this are worth a thread."""
-ASKED_EVERY: Final = 64
-"""Of so many commits one is timed."""
+"""How long a guard is kept while nothing comes."""
+GUARD_S: Final = 60.0
+"""And in all: well below its timeout."""
+RUN_MOST: Final = 64
+"""Transactions of a run at most, and as many gather for the next one."""
+RUN_BYTES: Final = 8 << 20
+"""About how much memory those that gather may take."""
 COMMITS: Final = "tidegate-capture-commit"
 """The thread that commits is called so."""
 
 
 class Relay:
-    """Used by one thread. Invariant: `logged` is what the log has; one commit at most is under way."""
+    """Used by one thread. Invariant: `logged` is what the log has, at least."""
 
     def __init__(self, db: Database, name: str, places: Places) -> None:
         self._db = db
@@ -48,22 +51,31 @@ class Relay:
         self.holder: Final = secrets.token_hex(8)
         """By what this capture is told from others of its name."""
         self.logged = Place("")
-        self._under_way: tuple[Transaction, Future[Timestamp], Place] | None = None
-        self._next: Transaction | None = None
-        self._next_since = 0.0
-        self._until_asked = 0
-        """Commits that go to the thread before one is timed again."""
-        self._commits: SimpleQueue[tuple[Transaction, Future[Timestamp]] | None] | None = None
+        self._guard: Transaction | None = None
+        self._guard_began = self._guard_used = 0.0
+        self._channel: str | None = None
+        """What those that gather write to."""
+        self._thread: Thread | None = None
+        self._changed = Condition()
+        """Covers all below."""
+        self._gathered: deque[tuple[Transaction, Place, int]] = deque()
+        """With their sizes. Those under way are among them."""
+        self._bytes = 0
+        self._failed: BaseException | None = None
+        """What a run has failed with. Nothing is committed until it was told."""
+        self._ends = False
+
+    # -- what its user calls -------------------------------------------------------------------------------------
 
     @contextmanager
     def writing(self, *, reads: bool = False) -> Iterator[Transaction]:
         """The next transaction, for `commit`; it is gone when what is done with it fails.
 
-        One that `reads` tables does so as of a moment behind the last commit, which a claim made before it is not.
+        One that `reads` tables does so as of a moment behind the last commit.
         """
         if reads:
             self.settle()
-        txn = self._claimed(reads)
+        txn = self._claimed() if reads else self._db.transaction(TIMEOUT_S)
         try:
             yield txn
         except BaseException:
@@ -74,67 +86,52 @@ class Relay:
         """Commit it, with which the log has `place`; `settle` says what became of it.
 
         Ordering: the last thing that is done with it inside `writing`.
-        Raises: what became of the one ahead of it. This one is gone then.
+        Raises: what became of one ahead of it. This one is gone then.
         """
-        self._next = self._open()
-        self._next_since = time.monotonic()
-        self.settle()
-        future: Future[Timestamp] = Future()
-        self._under_way = (txn, future, place)
-        if self._until_asked:
-            self._until_asked -= 1
-            if self._commits is None:
-                self._commits = SimpleQueue()
-                Thread(target=_commit_all, args=(self._commits,), name=COMMITS, daemon=True).start()
-            self._commits.put((txn, future))
+        channel, size = txn.channel, txn.nbytes
+        if channel is None or channel != self._channel:
+            self.settle()
+            self._channel = channel
+        if channel is None:
+            self._commit_alone(txn, place)
             return
-        began, worked = time.perf_counter(), time.thread_time()
-        _commit_one(txn, future)
-        waited = time.perf_counter() - began - (time.thread_time() - worked)
-        self._until_asked = ASKED_EVERY - 1 if waited > WAITS_S else 0
+        with self._changed:
+            self._changed.wait_for(lambda: self._failed is not None or self._has_room(size))
+            if self._failed is None:
+                self._gathered.append((txn, place, size))
+                self._bytes += size
+                self._changed.notify_all()
+        if self._failed is not None:
+            self.settle()
+        if self._thread is None:
+            self._ends = False
+            self._thread = Thread(target=self._commit_all, name=COMMITS, daemon=True)
+            self._thread.start()
 
     def settle(self) -> None:
-        """Wait for the commit that is under way.
+        """Wait for all that was to be committed.
 
         Raises: what it failed with; `InUse` when another capture of this name has begun.
         """
-        if self._under_way is None:
-            return
-        txn, future, place = self._under_way
-        try:
-            future.result()
-        except Conflict as error:
-            self._drop_next()
-            if self._places.holder() == self.holder:
-                # Another owner has taken over the database, and knows nothing of the claim.
-                raise Unavailable(f"capture {self._name!r}: {error}") from error
-            raise self._taken_over() from error
-        except BaseException:
-            _let_go(txn)
-            self._drop_next()
-            raise
-        else:
-            self.logged = place
-        finally:
-            self._under_way = None
+        with self._changed:
+            self._changed.wait_for(lambda: not self._gathered)
+            failed, self._failed = self._failed, None
+        if failed is not None:
+            raise self._told(failed) from failed
 
     @property
     def seen(self) -> Place | None:
-        """What other threads may take for logged while a commit is under way; None when none is."""
-        under_way = self._under_way
-        if under_way is None:
-            return None
-        _, future, place = under_way
-        return place if future.done() and future.exception() is None else self.logged
+        """What other threads may take for logged while commits are under way; None when none is."""
+        return self.logged if self._gathered else None
 
     def rest(self) -> None:
         """Nothing comes: keep no transaction open for it."""
         self.settle()
-        if time.monotonic() - self._next_since >= FRESH_S:
-            self._drop_next()
+        if time.monotonic() - self._guard_used >= FRESH_S:
+            self._drop_guard()
 
     def close(self) -> None:
-        """Let go of what was not committed. What became of the last commit is in the log.
+        """Let go of what was not committed. What became of the last commits is in the log.
 
         Raises: `InUse`, for whoever would go on from there.
         """
@@ -145,10 +142,13 @@ class Relay:
         except TidegateError:
             pass
         finally:
-            self._drop_next()
-            if self._commits is not None:
-                self._commits.put(None)
-                self._commits = None
+            with self._changed:
+                self._ends = True
+                self._changed.notify_all()
+            if self._thread is not None:
+                self._thread.join()
+                self._thread = None
+            self._drop_guard()
 
     def begin(self, *, again: bool) -> None:
         """From now on the transactions of any other capture of this name fail.
@@ -157,57 +157,100 @@ class Relay:
         """
         with self._db.transaction(TIMEOUT_S) as txn:
             if again:
-                self._places.claim(txn)
-                if self._places.holder(txn.read_at or "strong") != self.holder:
-                    raise self._taken_over()
+                self._claim(txn)
             self._places.take_over(txn, self.holder)
 
-    def _claimed(self, reads: bool) -> Transaction:
-        txn, self._next = self._next, None
-        if txn is not None and not reads and time.monotonic() - self._next_since < FRESH_S:
-            return txn
-        if txn is not None:
-            _let_go(txn)
-        txn = self._open()
-        try:
-            if self._places.holder(txn.read_at or "strong") != self.holder:
-                raise self._taken_over()
-        except BaseException:
-            _let_go(txn)
-            raise
-        return txn
+    # -- the thread that commits ---------------------------------------------------------------------------------
 
-    def _open(self) -> Transaction:
+    def _commit_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._gathered or self._ends)
+                run = list(islice(self._gathered, RUN_MOST))
+            if not run:
+                return
+            failed = None
+            try:
+                self._commit_run([txn for txn, _, _ in run])
+            except BaseException as error:
+                failed = error
+                self._drop_guard()
+            with self._changed:
+                if failed is None:
+                    self.logged = run[-1][1]
+                    done = len(run)
+                else:
+                    self._failed = failed
+                    done = len(self._gathered)
+                gone = [self._gathered.popleft() for _ in range(done)]
+                self._bytes -= sum([size for _, _, size in gone])
+                self._changed.notify_all()
+            if failed is not None:
+                for txn, _, _ in gone[len(run) :]:
+                    _let_go(txn)
+
+    def _commit_run(self, run: list[Transaction]) -> None:
+        now = time.monotonic()
+        if now - self._guard_began >= GUARD_S:
+            self._drop_guard()
+        if self._guard is None:
+            self._guard, self._guard_began = self._claimed(), now
+        self._guard_used = now
+        self._db.commit_run(self._guard, run)
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _has_room(self, size: int) -> bool:
+        count = len(self._gathered)
+        return not count or (count < 2 * RUN_MOST and self._bytes + size <= RUN_BYTES)
+
+    def _commit_alone(self, txn: Transaction, place: Place) -> None:
+        """Ordering: nothing is under way."""
+        try:
+            if txn.read_at is None:
+                self._claim(txn)
+            txn.commit()
+        except BaseException as error:
+            _let_go(txn)
+            raise self._told(error) from error
+        self.logged = place
+
+    def _claimed(self) -> Transaction:
+        """One that fails if another capture begins, as none has so far."""
         txn = self._db.transaction(TIMEOUT_S)
         try:
-            self._places.claim(txn)
+            self._claim(txn)
         except BaseException:
             _let_go(txn)
             raise
         return txn
 
-    def _drop_next(self) -> None:
-        txn, self._next = self._next, None
-        if txn is not None:
-            _let_go(txn)
+    def _claim(self, txn: Transaction) -> None:
+        """Let it fail when another capture begins. Raises: `InUse` when one has begun already."""
+        self._places.claim(txn)
+        if self._places.holder(txn.read_at or "strong") != self.holder:
+            raise self._taken_over()
+
+    def _told(self, failed: BaseException) -> BaseException:
+        """What became of a commit, for whoever waits for it."""
+        if not isinstance(failed, Conflict):
+            return failed
+        if self._places.holder() == self.holder:
+            # Another owner has taken over the database, and knows nothing of the claim.
+            return Unavailable(f"capture {self._name!r}: {failed}")
+        return self._taken_over()
+
+    def _drop_guard(self) -> None:
+        """Ordering: nothing is under way, or on the thread that commits."""
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            _let_go(guard)
 
     def _taken_over(self) -> InUse:
         return InUse(
             f"another capture named {self._name!r} has begun on this database, and this one stops; give one of them"
             f" another name if both are meant"
         )
-
-
-def _commit_all(commits: SimpleQueue[tuple[Transaction, Future[Timestamp]] | None]) -> None:
-    while (each := commits.get()) is not None:
-        _commit_one(*each)
-
-
-def _commit_one(txn: Transaction, future: Future[Timestamp]) -> None:
-    try:
-        future.set_result(txn.commit())
-    except BaseException as error:
-        future.set_exception(error)
 
 
 def _let_go(txn: Transaction) -> None:

@@ -10,6 +10,7 @@ from tidegate.clock.timestamp import Timestamp
 from tidegate.database.live_transactions import Keys, Writes
 from tidegate.database.read_gate import ReadAsk, ReadPlace
 from tidegate.database.received import Received
+from tidegate.database.transaction_runs import Member
 from tidegate.tables.schema import Table
 from tidegate.topics.message_id import MessageId
 from tidegate.txn.txn_id import TxnId
@@ -68,6 +69,8 @@ class Backend(Protocol):
     def begin(self, timeout_ms: int | None) -> TxnId: ...
 
     def commit(self, id: TxnId, writes: Writes, keys: Keys, read_at: Timestamp | None) -> Timestamp: ...
+
+    def commit_run(self, guard: TxnId, members: Sequence[Member], read_at: Timestamp | None) -> list[Timestamp]: ...
 
     def write_ahead(self, id: TxnId, writes: Writes) -> None: ...
 

@@ -26,19 +26,18 @@ from tidegate.clock.timestamp import Timestamp
 from tidegate.database.backend import Backend, Limits
 from tidegate.database.consumer import Consumer
 from tidegate.database.engine import Engine
-from tidegate.database.live_transactions import Keys, Writes
 from tidegate.database.local import LocalBackend
 from tidegate.database.outgoing import Key, Outgoing, check_count
 from tidegate.database.producer import Producer
 from tidegate.database.read_settings import ReadSettings, parse_set
 from tidegate.database.remote.client import Disconnected, RemoteBackend
 from tidegate.database.remote.server import Server
-from tidegate.database.replication_calls import ReplicationCalls
 from tidegate.database.row_taker import RowTaker
 from tidegate.database.sent import Sent
 from tidegate.database.session import Memory
 from tidegate.database.settings import DatabaseSettings
 from tidegate.database.transaction import Transaction
+from tidegate.database.transaction_calls import TransactionCalls
 from tidegate.errors import (
     Closed,
     Conflict,
@@ -50,21 +49,17 @@ from tidegate.errors import (
     SchemaMismatch,
     TidegateError,
     TransactionAborted,
-    TransactionExpired,
-    TransactionNotFound,
     Unavailable,
 )
 from tidegate.reads.consistency import Consistency
 from tidegate.runtime.writer_lock import writer_of
-from tidegate.txn.coordinator_table import TIMEOUT
-from tidegate.txn.txn_id import TxnId
 
 _logger = logging.getLogger("tidegate.database")
 _TRY_EVERY_S: Final = 0.02
 T = TypeVar("T")
 
 
-class Database(ReplicationCalls):
+class Database(TransactionCalls):
     """A database. Its calls may come from any thread; use it as a context manager."""
 
     def __init__(
@@ -277,93 +272,6 @@ class Database(ReplicationCalls):
                     raise
                 time.sleep(random.uniform(0, min(0.002 * 2**attempt, 0.25)))
         raise AssertionError
-
-    def commit(self, txn: Transaction, writes: Writes, keys: Keys) -> Timestamp:
-        """Commit for a `Transaction`, whatever happens to the owner meanwhile."""
-        asked = False
-        try:
-            while True:
-                life = self.life
-                try:
-                    return self.backend.commit(txn.id, writes, keys, txn.read_at)
-                except Disconnected as error:
-                    asked = True
-                    self._reconnect(life, error)
-                except TransactionNotFound:
-                    if txn.life == self.life:
-                        raise
-                found = self.find_commit(txn)
-                if found is not None:
-                    return found
-                asked = False
-                self._take_along(txn)
-        except Unavailable as error:
-            if not asked:
-                raise
-            raise OutcomeUnknown(
-                f"whether transaction {txn.id} is committed is not known: {error}; call commit again to learn it"
-            ) from error
-
-    def find_commit(self, txn: Transaction) -> Timestamp | None:
-        """When a transaction of an owner that died was committed, if it was."""
-        return self.again(lambda: self.backend.find_commit(txn.id))
-
-    def for_transaction(self, txn: Transaction, call: Callable[[], T]) -> T:
-        """A call for a transaction that is not to be repeated by itself.
-
-        Raises: `TransactionAborted` when the owner died and what it knew of the transaction with it.
-        """
-        while True:
-            life = self.life
-            try:
-                return call()
-            except Disconnected as error:
-                self._reconnect(life, error)
-                raise TransactionAborted(
-                    f"the owner of {self.path} died while transaction {txn.id} was under way; run it again",
-                    reason="the owner died",
-                ) from error
-            except TransactionNotFound:
-                if txn.life == self.life:
-                    raise
-                self._take_along(txn)
-
-    def _take_along(self, txn: Transaction) -> None:
-        """Go on with a transaction at a new owner: under its own id if the log knows it, else under a new one.
-
-        Raises: `TransactionAborted` when a part of it was known to the old owner only.
-        """
-        if any(each["id"] == str(txn.id) for each in self.transactions(finished=0)):
-            txn.life = self.life
-            return
-        if txn.is_known_to_owner:
-            raise TransactionAborted(
-                f"the owner of {self.path} died, and with it what it knew of transaction {txn.id}; run it again",
-                reason="the owner died",
-            )
-        if txn.is_late:
-            raise TransactionExpired(
-                f"transaction {txn.id} was not committed within its timeout; run it again, with a longer timeout if it"
-                f" needs one",
-                reason=TIMEOUT,
-            )
-        txn.begin_again(self.again(lambda: self.backend.begin(txn.timeout_ms)), self.life)
-
-    async def commit_async(self, txn: Transaction, writes: Writes, keys: Keys) -> Timestamp:
-        """As `commit`, in an event loop, for the owner."""
-        backend = self.backend
-        if not isinstance(backend, LocalBackend):
-            return await asyncio.to_thread(self.commit, txn, writes, keys)
-        return await backend.commit_async(txn.id, writes, keys, txn.read_at)
-
-    def transactions(self, finished: int | None = None) -> list[dict[str, Any]]:
-        """Transactions that are live, and those that ended not long ago: the newest `finished`, by default all."""
-        return self.again(lambda: self.backend.transactions(finished))
-
-    def abort(self, id: str | TxnId, reason: str = "ended by hand") -> None:
-        """End somebody's transaction."""
-        found = id if isinstance(id, TxnId) else TxnId.parse(id)
-        self.again(lambda: self.backend.abort(found, reason))
 
     # -- topics ----------------------------------------------------------------------------------------------
 

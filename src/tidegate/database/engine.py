@@ -30,7 +30,7 @@ from tidegate.database.read_gate import ReadGate
 from tidegate.database.report import Report
 from tidegate.database.settings import DatabaseSettings
 from tidegate.database.subscriptions import Subscriptions
-from tidegate.database.transactions import Transactions
+from tidegate.database.transaction_runs import TransactionRuns
 from tidegate.database.write_gate import WriteGate
 from tidegate.errors import (
     InvariantBroken,
@@ -94,7 +94,7 @@ class Engine:
             """The table that a virtual channel belongs to; None for a topic's."""
             self._note_places()
             self._coordinators = [self._open_coordinator(number) for number in range(coordinators)]
-            self.transactions: Final = Transactions(
+            self.transactions: Final = TransactionRuns(
                 self._coordinators,
                 allocate=self.log.allocate,
                 conflicts=ConflictWindow(self.log.allocate(1), keys_max=self.settings.conflict_keys_max),

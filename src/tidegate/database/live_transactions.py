@@ -463,12 +463,13 @@ class LiveTransactions:
             yield [gate]
 
     def _release_claim(self, claim: Claim, timestamp: Timestamp | None, entry: Entry | None = None) -> None:
-        """The commit has ended. With an `entry` it may be tried again, and what was read is then checked again."""
+        """The commit has ended. With an `entry` what was read is checked again at the next: a further try, or run."""
         with self._lock:
             self._conflicts.finish(claim, timestamp)
             if entry is not None and claim.reads and claim.read_timestamp is not None:
-                # Until now nobody could write what was read, so it is as good as read at the floor.
-                entry.reads = self._conflicts.begin_read(max(self._conflicts.floor, claim.read_timestamp))
+                # Until now nobody could write what was read, so it is as good as read at the floor, or at the commit.
+                since = max(claim.read_timestamp, timestamp or claim.read_timestamp)
+                entry.reads = self._conflicts.begin_read(max(self._conflicts.floor, since))
                 for table, keys in claim.reads:
                     self._conflicts.note(entry.reads, keys.sorted(), table)
             gate = self._claims.pop(claim.number, None)

@@ -18,6 +18,7 @@ from tidegate.database.engine import Engine
 from tidegate.database.live_transactions import Keys, Writes
 from tidegate.database.read_gate import ReadAsk, ReadPlace
 from tidegate.database.received import Received
+from tidegate.database.transaction_runs import Member
 from tidegate.errors import InvalidArgument
 from tidegate.runtime.steps import run, run_async
 from tidegate.tables.schema import Table
@@ -133,6 +134,13 @@ class LocalBackend:
             return committed  # Whatever has become of its tables since.
         with self.engine.writing(writes):
             return run(self.engine.transactions.commit(id, writes, keys, read_at=read_at))
+
+    def commit_run(self, guard: TxnId, members: Sequence[Member], read_at: Timestamp | None) -> list[Timestamp]:
+        engine = self.engine
+        with engine.writing({}):
+            for each in members:
+                engine.check_places(each.writes)
+            return run(engine.transactions.commit_run(guard, members, read_at=read_at))
 
     async def commit_async(self, id: TxnId, writes: Writes, keys: Keys, read_at: Timestamp | None) -> Timestamp:
         """`commit` in an event loop."""

@@ -55,6 +55,12 @@ class Outgoing:
         """How many appends it is."""
         return len(self._pieces)
 
+    @property
+    def channel(self) -> str | None:
+        """The only channel that it is for; None when there are several, or it is empty."""
+        found = {each[0] for each in self._pieces}
+        return f"data-{found.pop()}" if len(found) == 1 else None
+
     def add(
         self,
         topic: Topic,

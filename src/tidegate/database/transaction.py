@@ -19,6 +19,7 @@ from tidegate.clock.timestamp import Timestamp
 from tidegate.database.consumer import by_consumer
 from tidegate.database.live_transactions import Keys, Writes
 from tidegate.database.outgoing import Key, Outgoing
+from tidegate.database.transaction_runs import Member
 from tidegate.errors import (
     Conflict,
     InvalidArgument,
@@ -275,6 +276,22 @@ class Transaction:
 
     # -- its end ---------------------------------------------------------------------------------------------
 
+    @property
+    def channel(self) -> str | None:
+        """The only channel that it writes to, while all it does is known here alone: it can then be one of a run."""
+        outgoing = self._outgoing
+        return None if outgoing is None or self._used_owner else outgoing.channel
+
+    @property
+    def nbytes(self) -> int:
+        """About how much it keeps in memory."""
+        return 0 if self._outgoing is None else self._outgoing.nbytes
+
+    def member(self) -> Member:
+        """Itself, for a run of commits. Ordering: nothing is added to it any more."""
+        self._prepare_commit()
+        return Member(self.id, *self._rest())
+
     def commit(self) -> Timestamp:
         """Make all of it visible at once; its commit Timestamp. May be repeated: the answer is the same.
 
@@ -288,9 +305,9 @@ class Transaction:
         self._prepare_commit()
         writes, keys = self._rest()
         try:
-            return self._ended(self._database.commit(self, writes, keys))
+            return self.ended(self._database.commit(self, writes, keys))
         except TidegateError as error:
-            self._refused(error)
+            self.refused(error)
             raise
 
     async def commit_async(self) -> Timestamp:
@@ -304,9 +321,9 @@ class Transaction:
         if len(writes) > 1:
             return await asyncio.to_thread(self.commit)  # It takes places, and may have to wait for one.
         try:
-            return self._ended(await self._database.commit_async(self, writes, keys))
+            return self.ended(await self._database.commit_async(self, writes, keys))
         except TidegateError as error:
-            self._refused(error)
+            self.refused(error)
             raise
 
     def _rest(self) -> tuple[Writes, Keys]:
@@ -332,7 +349,8 @@ class Transaction:
                 reason=str(failed),
             ) from failed
 
-    def _ended(self, timestamp: Timestamp) -> Timestamp:
+    def ended(self, timestamp: Timestamp) -> Timestamp:
+        """It is committed."""
         self.commit_timestamp = timestamp
         self.state = "COMMITTED"
         self._outgoing = None
@@ -341,7 +359,7 @@ class Transaction:
             self.on_commit(timestamp)
         return timestamp
 
-    def _refused(self, error: TidegateError) -> None:
+    def refused(self, error: TidegateError) -> None:
         """The commit failed: whatever can never be committed is ended."""
         self._database.look_again(error)
         if isinstance(error, Conflict | TransactionAborted):
@@ -374,7 +392,7 @@ class Transaction:
                 if tried:
                     committed = self._database.find_commit(self)
         if committed is not None:
-            self._ended(committed)
+            self.ended(committed)
             raise InvalidTransactionState(f"transaction {self.id} is committed; begin a new one", state=self.state)
         self._let_go()
 

@@ -13,7 +13,8 @@ from tidegate.runtime.settings import LogSettings
 class AppendQueue:
     """A queue with the order and the limits of a commit. Not thread-safe: the writer's mutex covers it.
 
-    Invariant: items of one virtual channel leave in the order in which they came.
+    Invariants: items of one virtual channel leave in the order in which they came; none leaves before the one it is
+    behind.
     """
 
     def __init__(self, settings: LogSettings) -> None:
@@ -58,7 +59,8 @@ class AppendQueue:
             if items and (size + each.size > self._bytes_max or rows + each.count > self._rows_max):
                 blocked.add(ALL_VCHANNELS)
             names = each.names
-            if not self._may_enter(each, names, blocked, inside):
+            must_wait = each.behind is not None and any(each.behind is other for other in rest)
+            if must_wait or not self._may_enter(each, names, blocked, inside):
                 blocked.update(names)
                 rest.append(each)
                 continue
@@ -110,3 +112,14 @@ class AppendQueue:
         self.items.clear()
         self._special = 0
         return dropped
+
+
+def behind_failed(items: list[PendingAppend]) -> list[tuple[PendingAppend, BaseException]]:
+    """Those that are behind one that has failed, or that fails with these, and why; see `PendingAppend.behind`."""
+    found: dict[int, tuple[PendingAppend, BaseException]] = {}
+    for each in [each for each in items if each.behind is not None]:
+        ahead = each.behind
+        why = None if ahead is None else ahead.error or found.get(id(ahead), (None, None))[1]
+        if why is not None:
+            found[id(each)] = each, why
+    return list(found.values())

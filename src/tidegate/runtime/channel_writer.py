@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from tidegate.runtime.leader import Leader
 from tidegate.runtime.pending import Appended, PendingAppend
 from tidegate.runtime.pieces import Piece, commit_piece
 from tidegate.runtime.reservation import Reservation
-from tidegate.runtime.steps import Request
+from tidegate.runtime.steps import InOrder, Request
 from tidegate.txn.session import Session, encode_begin
 
 _logger = logging.getLogger("tidegate.log")
@@ -193,6 +194,13 @@ class ChannelWriter(Leader):
     def transaction(self, txn: bytes, pieces: Sequence[Piece]) -> Request:
         """`append_transaction_async`, to be handed over by whoever waits for it."""
         return Request(self._transaction(txn, pieces, ()), self._submit_request)
+
+    def transactions(self, run: Sequence[tuple[bytes, Sequence[Piece]]]) -> InOrder:
+        """Transactions, each with a place in time of its own: in this order, and none without all those before it."""
+        items = [self._transaction(txn, pieces, ()) for txn, pieces in run]
+        for ahead, item in pairwise(items):
+            item.behind = ahead
+        return InOrder([Request(item, self._submit_request) for item in items])
 
     def _transaction(self, txn: bytes, pieces: Sequence[Piece], runs: Sequence[tuple[int, int]]) -> PendingAppend:
         self._requests.check_pieces(pieces, txn)

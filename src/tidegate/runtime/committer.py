@@ -23,7 +23,7 @@ from tidegate.log.message import ALL_VCHANNELS, MessageType, Position, Term, Tic
 from tidegate.log.write_ahead_buffer import Evicted, Ticked
 from tidegate.ports.files import Files
 from tidegate.ports.tail import Tail, address
-from tidegate.runtime.append_queue import AppendQueue
+from tidegate.runtime.append_queue import AppendQueue, behind_failed
 from tidegate.runtime.commit import Commit, Requests, session_of
 from tidegate.runtime.companions import Companions
 from tidegate.runtime.opening import Opening, Redo
@@ -157,9 +157,8 @@ class Committer:
             commit = self.collect()
             if commit is None:
                 self._go_idle()
-        if commit is not None and commit.append is None:
-            for each in commit.rejected:
-                each.wake()
+        for each in commit.rejected if commit is not None else ():
+            each.wake()
         return commit
 
     def _go_idle(self) -> None:
@@ -195,13 +194,16 @@ class Committer:
 
     def collect(self) -> Commit | None:
         """Take what waits and give it TimeTicks; None when nothing can be written now. The mutex is held.
-
         Allocating and entering the machine are one step under the mutex, so that no tick can slip between.
         """
         items = self._queue.admit()
         if not items:
             return None
         commit = Commit(items)
+        for each, why in behind_failed(items):
+            self._settle([each], why)
+            commit.rejected.append(each)
+            commit.items = items = [other for other in items if other is not each]
         plain = [each for each in items if each.held is None and each.plan is None]
         if len(plain) != len(items):
             commit.tick = next((each for each in items if each.plan is not None), None)
@@ -215,7 +217,7 @@ class Committer:
             known = isinstance(error, TidegateError)
             told = error if known else InvariantBroken(f"channel {self.name!r}: no timestamps: {error!r}")
             self._settle(plain, told)
-            commit.rejected = plain
+            commit.rejected += plain
             commit.items = [each for each in items if each.held is not None or each.plan is not None]
             self._release_exclusive(plain)
             return commit
@@ -377,7 +379,7 @@ class Committer:
         except Exception:
             _logger.exception("channel %r: the listener for exclusive appends raised", self.name)
 
-    def _settle(self, items: list[PendingAppend], error: Exception | None) -> None:
+    def _settle(self, items: list[PendingAppend], error: BaseException | None) -> None:
         for each in items:
             if error is not None:
                 each.error = error

@@ -65,6 +65,8 @@ class PendingAppend:
     held: Append | None = None
     reservation: Reservation | None = None
     """Whose place is kept when the append fails."""
+    behind: PendingAppend | None = None
+    """Written with or after this one, and not at all when it fails."""
     plan: TickPlan | None = None
     waits = False
     """A thread waits for it and can be asked to write for everybody."""

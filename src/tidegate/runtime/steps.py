@@ -99,6 +99,37 @@ class Under:
         self.item.add_done_callback(callback)
 
 
+class InOrder:
+    """Appends that are handed over one behind the other: nothing waited for beside them comes in between."""
+
+    __slots__ = ("requests",)
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        """At least one."""
+        self.requests = requests
+
+    def begin(self) -> None:
+        for each in self.requests:
+            each.begin()
+
+    def wait(self) -> None:
+        for each in self.requests[:-1]:
+            each.begin()
+        for each in reversed(self.requests):
+            each.wait()
+
+    def add_done_callback(self, callback: Callable[[Any], Any], /) -> None:
+        left = list(self.requests)
+
+        def done(_: object) -> None:
+            if left:
+                left.pop().add_done_callback(done)
+            else:
+                callback(self)
+
+        done(self)
+
+
 class Gate:
     """Opened once by somebody else. Costs next to nothing while nobody waits."""
 

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from tidegate.errors import TidegateError
-from tidegate.runtime.steps import Gate, Request, Steps, Under, Waitable
+from tidegate.runtime.steps import Gate, InOrder, Request, Steps, Under, Waitable
 
 Done = Callable[[Any, TidegateError | None], None]
 """Told what a procedure returned, or what it failed with."""
@@ -52,6 +52,8 @@ def _is_done(each: Waitable) -> bool:
     match each:
         case Request():
             return each.refused is not None or each.item.is_done
+        case InOrder():
+            return all(_is_done(request) for request in each.requests)
         case Under():
             return each.item.is_done
         case Gate():

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.database.transactions import Transactions
+from tidegate.database.transaction_runs import TransactionRuns
 from tidegate.errors import (
     Conflict,
     Corruption,
@@ -117,7 +117,7 @@ class TxnNode:
         self._looks_after = False
         self.oracle = Oracle(store, clock, owner=name)
         self.coordinators: list[tuple[Coordinator, SimJournal]] = []
-        self.transactions: Transactions | None = None
+        self.transactions: TransactionRuns | None = None
         self._log = SimLog(self.channels, files, store, tails)
         self._opening: Iterator[str] | None = self._open()
 
@@ -136,7 +136,7 @@ class TxnNode:
             count = journal.recover(coordinator.restore, lambda record, _, to=coordinator: to.apply(record))  # type: ignore[misc]
             self.coordinators.append((coordinator, journal))
             yield f"recovers coordinator {number} from {count} records"
-        transactions = self.transactions = Transactions(
+        transactions = self.transactions = TransactionRuns(
             self.coordinators,
             allocate=self._allocate,
             conflicts=ConflictWindow(self._allocate(1), keys_max=self._settings.conflict_keys_max),
@@ -327,7 +327,7 @@ class TxnNode:
         self.procedures.append(Procedure("fail client", steps, lambda _, error: self._check_defect(error)))
         return "fails a client"
 
-    def _owner(self) -> Transactions:
+    def _owner(self) -> TransactionRuns:
         if self.transactions is None:
             raise Violation(f"defect: {self.name} serves before it has opened")
         return self.transactions

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import threading
-import time
-from types import SimpleNamespace
 
 import pytest
 from capture_rig import captured, rows
 
 from helpers import eventually
 from tidegate.capture import capturing, relay
-from tidegate.capture.places import Place
 from tidegate.capture.source import Rows, Truncated
-from tidegate.database.transaction import Transaction
+from tidegate.database.database import Database
 from tidegate.errors import Conflict, InUse, OutcomeUnknown, Unavailable
 
 
@@ -55,27 +52,31 @@ def test_of_two_captures_with_one_name_the_one_that_began_last_goes_on(db, histo
 
 @pytest.fixture
 def commits(monkeypatch):
-    """Commits that captures make, by their thread: a test says what happens before each, by its number."""
+    """Runs that captures commit, by their thread: a test says what happens before and after each, by its number."""
     found = Commits()
-    original = Transaction.commit
-    monkeypatch.setattr(relay, "WAITS_S", -1.0)  # The first of all is timed, and all others go to the thread.
-    monkeypatch.setattr(relay, "ASKED_EVERY", 1_000_000)
+    original = Database.commit_run
 
-    def commit(txn):
-        name = threading.current_thread().name
-        if name != relay.COMMITS and not (found.at_once and name.startswith("tidegate capture")):
-            return original(txn)
-        return found.meet(lambda: original(txn))
+    def commit_run(db, guard, run):
+        found.sizes.append(len(run))
+        return found.meet(lambda: original(db, guard, run))
 
-    monkeypatch.setattr(Transaction, "commit", commit)
+    monkeypatch.setattr(Database, "commit_run", commit_run)
     return found
+
+
+def at_once(history, *transactions):
+    """Transactions that the source gives without a pause."""
+    first = len(history.transactions) + 1
+    history.transactions.extend((first + n, changes, {}) for n, changes in enumerate(transactions))
 
 
 class Commits:
     def __init__(self):
-        self.at_once = False
-        """Those without a thread of their own count, too."""
         self.begun = 0
+        self.sizes = []
+        """How many transactions each run had."""
+        self.times = []
+        """Their commit Timestamps."""
         self.before = {}
         self.after = {}
 
@@ -84,19 +85,20 @@ class Commits:
         mine = self.begun
         self.before.get(mine, lambda: None)()
         done = commit()
+        self.times.extend(done)
         self.after.get(mine, lambda: None)()
         return done
 
 
 @pytest.mark.parametrize(
-    "pause", ["before it claims", "before it commits", "while it commits", "for longer than a claim is kept"]
+    "pause", ["before it is committed", "before it commits", "while it commits", "for longer than a guard is kept"]
 )
 def test_one_that_stood_still_while_another_went_on_repeats_nothing(db, history, commits, monkeypatch, pause):
     """A stale capture: whatever it had in hand when it stopped, and however long that was."""
-    if pause == "for longer than a claim is kept":
-        monkeypatch.setattr(relay, "FRESH_S", 0.0)
+    if pause == "for longer than a guard is kept":
+        monkeypatch.setattr(relay, "GUARD_S", 0.0)
     stands, goes_on = threading.Event(), threading.Event()
-    held = "commit" if pause == "before it commits" else "_claimed"
+    held = "commit" if pause == "before it commits" else "_commit_run"
     original = getattr(relay.Relay, held)
 
     def stand():
@@ -198,15 +200,45 @@ def test_while_one_commits_the_next_is_read_and_waits_for_it(db, history, commit
     assert rows(db) == [(1, "a", 0.0), (2, "b", 0.0)]
 
 
-@pytest.mark.parametrize("at_once", [False, True])
+def test_what_gathers_while_one_commits_is_one_write(db, history, commits):
+    """A slow disk costs latency and not throughput; each is a transaction by itself all the same (promise 2)."""
+    goes_on = threading.Event()
+    commits.before[1] = lambda: goes_on.wait(60)
+    count = 2 * relay.RUN_MOST + 19
+    with captured(db) as capture:
+        at_once(history, *[[Rows("orders", [(n, "a", 0.0)]), Rows("items", [(n, 1)])] for n in range(count)])
+        eventually(lambda: len(capture._taker.relay._gathered) == 2 * relay.RUN_MOST, 10)
+        goes_on.set()
+        capture.catch_up()
+    assert max(commits.sizes) == relay.RUN_MOST
+    assert sum(commits.sizes) == count
+    assert len(set(commits.times)) == count
+    for number in (0, 1, count // 2, count - 1):
+        cut = "SELECT (SELECT count(*) FROM orders) AS o, (SELECT count(*) FROM items) AS i, position AS p"
+        found = db.query(f"{cut} FROM capture_positions", commits.times[number]).rows()
+        assert found == [{"o": number + 1, "i": number + 1, "p": str(number + 1)}]
+
+
+def test_what_gathers_is_bounded_by_its_bytes(db, history, commits, monkeypatch):
+    """Many transactions of nearly a buffer each would be hundreds of megabytes."""
+    monkeypatch.setattr(relay, "RUN_BYTES", 100_000)
+    goes_on = threading.Event()
+    commits.before[1] = lambda: goes_on.wait(60)
+    with captured(db) as capture:
+        at_once(history, *[[Rows("orders", [(number, "a" * 40_000, 0.0)])] for number in range(1, 30)])
+        gathered = capture._taker.relay._gathered
+        eventually(lambda: len(gathered) == 2, 10)
+        goes_on.set()
+        most = 0
+        while capture.status()["transactions"] < 29 and capture.is_running:
+            most = max(most, len(gathered))
+        assert most <= 2
+    assert len(rows(db)) == 29
+
+
 @pytest.mark.parametrize("outcome", ["before", "after"])
-def test_what_was_written_behind_a_commit_that_failed_comes_after_it(
-    db, history, commits, outcome, at_once, monkeypatch
-):
+def test_what_was_written_behind_a_commit_that_failed_comes_after_it(db, history, commits, outcome):
     """Whether the log has it all the same or not: each once, in their order."""
-    commits.at_once = at_once
-    if at_once:
-        monkeypatch.setattr(relay, "WAITS_S", 1e9)
 
     def fail():
         raise OutcomeUnknown("the disk has not answered") if outcome == "after" else Unavailable("no room")
@@ -215,6 +247,8 @@ def test_what_was_written_behind_a_commit_that_failed_comes_after_it(
     with captured(db) as capture:
         for number in range(1, 7):
             history.commit(Rows("orders", [(number, "a", 0.0), (0, f"last is {number}", 0.0)]))
+            if number < 4:  # Each a run by itself; of the others as it comes.
+                eventually(lambda number=number: commits.begun >= number, 10)
         capture.catch_up()
         assert [each[0] for each in rows(db)] == [0, 1, 2, 3, 4, 5, 6]
         assert rows(db)[0] == (0, "last is 6", 0.0)
@@ -224,36 +258,74 @@ def test_what_was_written_behind_a_commit_that_failed_comes_after_it(
     assert not [each for each in db.transactions() if each["state"] == "OPEN"]
 
 
+def test_one_that_is_larger_than_memory_waits_for_those_before_it(db, history, commits):
+    """It has been written ahead, and is no part of a run."""
+    size = db.limits.buffer_bytes
+    goes_on = threading.Event()
+    commits.before[1] = lambda: goes_on.wait(60)
+    with captured(db) as capture:
+        at_once(
+            history,
+            [Rows("orders", [(1, "a", 0.0)])],
+            [Rows("orders", [(2, "b" * size, 0.0)]), Rows("orders", [(3, "c" * size, 0.0)])],
+            [Rows("orders", [(4, "d", 0.0)])],
+        )
+        eventually(lambda: [each for each in db.transactions() if each["channels"]], 10)
+        assert rows(db) == []
+        goes_on.set()
+        capture.catch_up()
+    assert [each[0] for each in rows(db)] == [1, 2, 3, 4]
+    assert commits.sizes == [1, 1]
+
+
+def test_one_that_is_larger_than_memory_meets_a_capture_that_has_begun_meanwhile(db, history):
+    """It claims that nobody has when those before it are in the log, and not before."""
+    stands, goes_on = threading.Event(), threading.Event()
+
+    def changes():
+        yield Rows("orders", [(2, "b" * db.limits.buffer_bytes, 0.0)])
+        if threading.current_thread() is first._thread:
+            stands.set()
+            goes_on.wait(60)
+
+    with captured(db) as first:
+        history.insert((1, "a", 0.0))
+        first.catch_up()
+
+        class Again:
+            def __iter__(self):
+                return changes()
+
+        history.transactions.append((2, Again(), {}))
+        assert stands.wait(60)
+        with captured(db) as second:
+            second.catch_up()
+            goes_on.set()
+            with pytest.raises(InUse):
+                first.catch_up()
+            assert (first.state, second.state) == ("failed", "following")
+    assert db.query("SELECT count(*) AS n FROM capture_transactions", "strong").rows() == [{"n": 2}]
+
+
+def test_a_guard_is_changed_before_its_time_is_up(db, history, monkeypatch):
+    """A capture that is never idle outlives the timeout of any transaction."""
+    monkeypatch.setattr(relay, "GUARD_S", 0.0)
+    with captured(db) as capture:
+        guards = set()
+        for number in range(1, 4):
+            history.insert((number, "a", 0.0))
+            capture.catch_up()
+            guards.add(capture._taker.relay._guard.id)
+    assert len(guards) == 3
+    assert len(rows(db)) == 3
+
+
 def test_a_commit_that_is_done_is_told_of_before_the_next_one_comes(db, history):
     """The source says nothing for a while; who asks how far it is need not wait for that."""
     with captured(db) as capture:
         history.insert((1, "a", 0.0))
         eventually(lambda: capture.status()["transactions"] == 1, 10)
         assert (capture.position, rows(db)) == ("1", [(1, "a", 0.0)])
-
-
-def test_a_thread_commits_where_commits_wait_and_only_there(db, monkeypatch):
-    """On a fast disk two threads are in each other's way; on a slow one the next transaction is read meanwhile."""
-    found = relay.Relay(db, "shop", None)
-    found._open = lambda: db.transaction()
-    clock, threads = [0.0], []
-    times = SimpleNamespace(monotonic=time.monotonic, perf_counter=lambda: clock[0], thread_time=lambda: 0.0)
-    monkeypatch.setattr(relay, "time", times)
-    monkeypatch.setattr(relay, "ASKED_EVERY", 4)
-
-    class Waiting:
-        def __init__(self, seconds):
-            self.seconds = seconds
-
-        def commit(self):
-            threads.append(threading.current_thread().name == relay.COMMITS)
-            clock[0] += self.seconds
-
-    slow, fast = 2 * relay.WAITS_S, relay.WAITS_S / 2
-    for seconds in (fast, fast, *[slow] * 5, *[fast] * 5):
-        found.commit(Waiting(seconds), Place(""))
-    found.close()
-    assert threads == [False, False, False, True, True, True, False, True, True, True, False, False]
 
 
 def test_while_nothing_comes_no_transaction_is_open(db, history, monkeypatch):
@@ -297,19 +369,14 @@ def test_nothing_is_confirmed_that_is_not_in_the_log(db, history):
     assert all(confirmed <= kept for confirmed, kept in seen)
 
 
-def test_a_claim_that_an_owner_has_forgotten_is_made_again(db, history, monkeypatch):
+def test_a_claim_that_an_owner_has_forgotten_is_made_again(db, history, commits):
     """A takeover in the midst of a transaction is no second capture: the position has not moved."""
-    from tidegate.database.transaction import Transaction
 
-    commit, failures = Transaction.commit, iter([1, 1])
+    def fail():
+        raise Conflict("what was read at another owner")
 
-    def failing(self):
-        if next(failures, None):
-            raise Conflict("what was read at another owner")
-        return commit(self)
-
+    commits.before[1] = commits.before[2] = fail
     with captured(db) as capture:
-        monkeypatch.setattr(Transaction, "commit", failing)
         history.insert((1, "a", 0.0))
         capture.catch_up()
         assert rows(db) == [(1, "a", 0.0)]

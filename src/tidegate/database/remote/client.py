@@ -24,6 +24,7 @@ from tidegate.database.read_gate import ReadAsk, ReadPlace, pack_ask, unpack_pla
 from tidegate.database.received import Received
 from tidegate.database.remote import frames
 from tidegate.database.remote.address import find
+from tidegate.database.transaction_runs import Member
 from tidegate.errors import InvariantBroken, TidegateError, Unavailable
 from tidegate.tables.schema import Table
 from tidegate.topics.message_id import MessageId
@@ -168,6 +169,15 @@ class RemoteBackend:
         channels = frames.pack_writes(_lists(writes), blobs)
         head = {"txn": str(id), "channels": channels, "read_at": None if read_at is None else int(read_at)}
         return Timestamp(self._call("commit", head, blobs)[0])
+
+    def commit_run(self, guard: TxnId, members: Sequence[Member], read_at: Timestamp | None) -> list[Timestamp]:
+        blobs: list[frames.Bytes] = []
+        run = []
+        for id, writes, keys in members:
+            blobs.append(frames.pack_hashes(keys() if callable(keys) else keys))
+            run.append([str(id), frames.pack_writes(_lists(writes), blobs)])
+        head = {"txn": str(guard), "run": run, "read_at": None if read_at is None else int(read_at)}
+        return [Timestamp(each) for each in self._call("commit_run", head, blobs)[0]]
 
     def write_ahead(self, id: TxnId, writes: Writes) -> None:
         blobs: list[frames.Bytes] = []

@@ -20,7 +20,7 @@ from tidegate.runtime.piece_codec import decode_pieces, encode_pieces
 from tidegate.runtime.pieces import Piece
 from tidegate.topics.message_id import MessageId
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Of the calls and of what travels with them; an owner and its clients have the same."""
 _HEAD: Final = Struct("<II")
 _SIZE: Final = Struct("<Q")

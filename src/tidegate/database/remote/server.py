@@ -21,6 +21,7 @@ from tidegate.database.local import LocalBackend
 from tidegate.database.read_gate import pack_place, unpack_ask
 from tidegate.database.remote import frames
 from tidegate.database.remote.address import Address
+from tidegate.database.transaction_runs import Member
 from tidegate.errors import InvalidArgument, InvariantBroken, TidegateError
 from tidegate.topics.message_id import MessageId
 from tidegate.txn.txn_id import TxnId
@@ -160,6 +161,18 @@ def _commit(asked: Asked) -> Any:
     return int(asked.backend.commit(asked.txn, writes, hashes, None if read_at is None else Timestamp(read_at)))
 
 
+def _commit_run(asked: Asked) -> Any:
+    members, at = [], 0
+    for id, channels in asked.head["run"]:
+        hashes = frames.unpack_hashes(asked.blobs[at])
+        end = at + 1 + len(channels)
+        members.append(Member(TxnId.parse(id), frames.unpack_writes(channels, asked.blobs[at + 1 : end]), hashes))
+        at = end
+    read_at = asked.head["read_at"]
+    found = asked.backend.commit_run(asked.txn, members, None if read_at is None else Timestamp(read_at))
+    return [int(each) for each in found]
+
+
 def _write_ahead(asked: Asked) -> Any:
     asked.backend.write_ahead(asked.txn, frames.unpack_writes(asked.head["channels"], asked.blobs))
 
@@ -210,6 +223,7 @@ CALLS: Final[dict[str, Callable[[Asked], Any]]] = {
     "begin_read": _begin_read,
     "begin": lambda asked: str(asked.backend.begin(asked.head["timeout_ms"])),
     "commit": _commit,
+    "commit_run": _commit_run,
     "write_ahead": _write_ahead,
     "note_read": _note_read,
     "abort": lambda asked: asked.backend.abort(asked.txn, asked.head["reason"]),
