@@ -83,6 +83,7 @@ def test_a_slot_that_was_made_anew(db, url, left):
 
 
 def test_a_slot_that_somebody_else_has_moved(db, url, left):
+    db.execute("SET synchronous_commit = on")  # Else the log may not have it yet.
     with opened(url) as source:
         db.execute("INSERT INTO t VALUES (2, 'lost')")
         db.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", [source.address.slot])

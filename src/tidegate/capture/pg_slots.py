@@ -36,8 +36,7 @@ def new_slot(
             raise client().errors.error_from_result(result, encoding="utf-8")
         point, exported = (str(result.get_value(0, at), "utf-8") for at in (1, 2))
         server = server_of(connection)
-    high, low = point.split("/")
-    return Position(int(high, 16) << 32 | int(low, 16), server.timeline or 0, server.system), exported
+    return Position.beginning(point, server.timeline or 0, server.system), exported
 
 
 def _patiently(

@@ -16,10 +16,11 @@ from typing import Any, Final
 from tidegate.capture.apply_origin import SAID
 from tidegate.capture.pg_changes import Changes
 from tidegate.capture.pg_connect import OLDEST, address_of, connect, explained, identity_of
+from tidegate.capture.pg_history import check_history
 from tidegate.capture.pg_joining import Joining
 from tidegate.capture.pg_objects import Objects
 from tidegate.capture.pg_poll import Poll
-from tidegate.capture.pg_position import Position, check_position
+from tidegate.capture.pg_position import Committed, Position, check_position
 from tidegate.capture.pg_slots import FREE_S
 from tidegate.capture.pg_snapshot import PgSnapshot
 from tidegate.capture.pg_stream import Stream
@@ -133,7 +134,8 @@ class PgSource(Source):
         self._check_open()
         self._stop()
         found = Position.of(position)
-        check_position(self._sql, self.identity, self.address.slot, found)
+        begins = check_position(self._sql, self.identity, self.address.slot, found)
+        check_history(self._sql, self.identity, self.address, begins, found)
         self._objects.check_published(known)
         self._begin(found, known)
 
@@ -252,7 +254,7 @@ class PgSource(Source):
             changes.pass_over(chunks)
             held.close()
             return None
-        self._position = position.at(finished.end_lsn)
+        self._position = position.behind(Committed(finished.end_lsn, finished.xid, finished.time_us))
         self._moved_s = time.monotonic()
         going = changes.of(self._heard(chunks), finished.xid)
         self._given = finished, going
