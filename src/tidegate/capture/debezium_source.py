@@ -78,6 +78,8 @@ class DebeziumSource(Source):
         self._origins: dict[str, str] = {}
         self._cache: dict[Place, Record] = {}
         self._heads: dict[str, str] = {}
+        self._bounded: dict[str, bool] = {}
+        """Which parts have boundaries of transactions: see `Events.parts`."""
 
     # Tables.
 
@@ -313,12 +315,17 @@ class DebeziumSource(Source):
     def _read(self) -> Iterator[SourceTransaction]:
         is_more = True
         while is_more:
-            is_more = False
-            for part in self._events.parts():
+            is_more = is_before_its_turn = False
+            if len(parts := self._events.parts()) > 1 and not self._bounded.keys() >= set(parts):
+                self._find_boundaries(parts)
+            for part in parts:
                 rows: list[tuple[Record, Changed]] = []
-                for at, record, behind in self._events.read(part, self._offsets.setdefault(part, 0), TURN):
-                    is_more = True
+                records = self._events.read(part, self._offsets.setdefault(part, 0), TURN)
+                for at, record, behind in records:
                     event = event_of(record.value)
+                    if is_before_its_turn and not (isinstance(event, Changed) and event.op != "snapshot"):
+                        break
+                    is_more = True
                     if isinstance(event, Changed) and event.op == "snapshot":
                         if at >= self._given.get(part, 0):
                             rows.append((record, event))
@@ -329,6 +336,13 @@ class DebeziumSource(Source):
                     self._feed(Place(part, at), record, event)
                     yield from self._complete()
                 yield from self._late_rows(rows)
+                is_before_its_turn |= len(records) == TURN and self._bounded.get(part, False)
+
+    def _find_boundaries(self, parts: Iterable[str]) -> None:
+        """When there is a new part: in all of which none is known so far."""
+        for part in parts:
+            if not self._bounded.get(part):
+                self._bounded[part] = self._events.may_have_boundaries(part, self._offsets.get(part, 0))
 
     def _late_rows(self, rows: list[tuple[Record, Changed]]) -> Iterator[SourceTransaction]:
         """Rows of a snapshot that came behind changes: a transaction of their own."""

@@ -6,7 +6,9 @@ Only whole lines are read. A part is a file, a place is where a line begins in i
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 from zlib import crc32
@@ -17,6 +19,7 @@ TURN: Final = 200
 """Lines of one file that are read before those of the next: what belongs together is then not far apart."""
 _LOOK_BACK: Final = 64 << 20
 """Bytes before a position in which transactions are looked for that may come again."""
+_BOUNDARY: Final = re.compile(rb'"(?:BEGIN|END)\\*"')
 _HEAD: Final = 256
 """Bytes at the beginning of a file by which it is known."""
 
@@ -45,10 +48,14 @@ class Events(Protocol):
     identity: str
 
     def parts(self) -> list[str]:
-        """All there are, in a fixed order."""
+        """All there are, in a fixed order. Of those that have boundaries of transactions each goes on where the one
+        before it ends; others are read side by side."""
 
     def read(self, part: str, offset: int, most: int) -> list[tuple[int, Record, int]]:
         """Events from a place on: where each is, what it is, and what follows it. Empty if there are none yet."""
+
+    def may_have_boundaries(self, part: str, offset: int) -> bool:
+        """Whether there may be a BEGIN or END of a transaction behind an offset, as far as it has come."""
 
     def fetch(self, place: Place) -> Record:
         """One event again."""
@@ -61,7 +68,7 @@ class Events(Protocol):
 
 
 class EventFiles:
-    """A file, or all files of a directory but hidden ones."""
+    """A file, or all files of a directory but hidden ones, in the order of their names: numbers in them are numbers."""
 
     def __init__(self, path: str) -> None:
         """Raises: `NotFound`."""
@@ -73,7 +80,8 @@ class EventFiles:
     def parts(self) -> list[str]:
         if self._path.is_file():
             return [self._path.name]
-        return sorted(each.name for each in self._path.iterdir() if each.is_file() and not each.name.startswith("."))
+        found = [each.name for each in self._path.iterdir() if each.is_file() and not each.name.startswith(".")]
+        return sorted(found, key=_in_order)
 
     def _file(self, part: str) -> Path:
         return self._path if self._path.is_file() else self._path / part
@@ -97,6 +105,13 @@ class EventFiles:
                     found.append((offset, self._record(part, offset, line), offset + len(line)))
                 offset += len(line)
         return found
+
+    def may_have_boundaries(self, part: str, offset: int) -> bool:
+        with self._file(part).open("rb") as file:
+            if file.seek(0, 2) <= offset:
+                return False
+            with mmap(file.fileno(), 0, access=ACCESS_READ) as events:
+                return _BOUNDARY.search(events, offset) is not None
 
     def fetch(self, place: Place) -> Record:
         with self._file(place.part).open("rb") as file:
@@ -131,6 +146,12 @@ class EventFiles:
         except ValueError as error:
             raise SourceUnreadable(f"{self._file(part)} at {offset:,}: no JSON: {line[:80]!r}") from error
         return record_of(value, f"{self._file(part)} at {offset:,}")
+
+
+def _in_order(name: str) -> list[tuple[bool, int, str]]:
+    """`events.9` is before `events.10`."""
+    pieces = [each for each in re.split(r"([0-9]+)", name) if each]
+    return [(not each.isdecimal(), int(each) if each.isdecimal() else 0, each) for each in pieces]
 
 
 def record_of(value: Any, where: str) -> Record:
