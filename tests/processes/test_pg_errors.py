@@ -331,6 +331,18 @@ def test_of_two_tables_that_would_have_one_name_none_is_taken_in_silence(db, url
         assert [each.name for each in source.tables(["t"])] == ["t"]
 
 
+def test_a_table_that_can_have_no_name_here_is_left_out_and_the_others_are_captured(db, url, tmp_path):
+    """From the beginning and later."""
+    db.execute('CREATE TABLE "Ünï" (id int PRIMARY KEY)')
+    with tidegate.open(tmp_path / "x.tide", settings=tidegate.DatabaseSettings(pipeline=False)) as found:
+        with found.capture(url) as capture:
+            db.execute("INSERT INTO t VALUES (1, 'a'); CREATE TABLE \"my table\" (id int PRIMARY KEY)")
+            capture.catch_up()
+            assert sorted(capture.status()["left_out"]) == ["my table", "Ünï"]
+            assert capture.tables == {"t": "t"}
+        assert len(found.query("SELECT * FROM t", "strong").rows()) == 1
+
+
 def test_a_publication_of_others_that_leaves_changes_out(db, url):
     db.execute("CREATE PUBLICATION theirs FOR TABLE t WITH (publish = 'insert')")
     with opened(url, publication="theirs") as source:

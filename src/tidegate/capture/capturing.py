@@ -230,7 +230,7 @@ class Capture:
                 )
             place = places.load()
             wanted = self._tables_of(place)
-            source.refuses = self._refuses
+            source.refuses, source.unnamed = self._refuses, self._unnamed
             tables = source.tables(wanted)
             self._tables_named(tables)
             self._left_out = dict(source.left_out)
@@ -265,12 +265,19 @@ class Capture:
             )
         return place.wanted
 
-    def _refuses(self, table: SourceTable) -> str | None:
-        """Why a new table of the source cannot be taken."""
+    def _unnamed(self, table: str) -> str | None:
+        """Why a table of the source can have no name here."""
         try:
-            name = target_name(table.name, self._into)
+            target_name(table, self._into)
         except InvalidArgument as error:
             return str(error)
+        return None
+
+    def _refuses(self, table: SourceTable) -> str | None:
+        """Why a new table of the source cannot be taken."""
+        if (why := self._unnamed(table.name)) is not None:
+            return why
+        name = target_name(table.name, self._into)
         if self._taker is not None and table.name in self._taker.place.targets:
             return None
         if self._db.find_table(name) is None:

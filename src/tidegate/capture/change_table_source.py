@@ -110,7 +110,7 @@ class ChangeTableSource(Source):
         """See `Source`. Names are of any case."""
         there = {name.lower(): name for name in self._ordinary()}
         if wanted is None:
-            names = list(there.values())
+            names = [name for name in there.values() if self._takes(name)]
         else:
             names = []
             for each in wanted:
@@ -184,6 +184,7 @@ class ChangeTableSource(Source):
             shapes,
             wanted=self._wanted,
             excluded=self._excluded,
+            takes=self._takes,
             types=self._types,
             now=self._now,
             made=self._made,

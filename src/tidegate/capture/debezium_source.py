@@ -132,8 +132,8 @@ class DebeziumSource(Source):
                         yield record, event
 
     def _is_captured(self, name: str) -> bool:
-        low = name.lower()
-        return low.rpartition(".")[2] != APPLIED and (self._wanted is None or low in self._wanted)
+        is_own = name.lower().rpartition(".")[2] == APPLIED
+        return not is_own and (self._takes(name) if self._wanted is None else name.lower() in self._wanted)
 
     def _name(self, event: Changed) -> str:
         return self._names.of(event, self._is_captured)

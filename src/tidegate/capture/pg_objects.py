@@ -6,7 +6,7 @@ What the server's messages do not say of tables is looked up here, in the catalo
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
@@ -83,6 +83,8 @@ class Objects:
         """Tables that can join: see `Joining`."""
         self.left_out: dict[str, str] = {}
         """Tables that are not captured though all were asked for, and why."""
+        self.unnamed: Callable[[str], str | None] | None = None
+        """See `Source`."""
         with explained(where, "reading its catalog"):
             self._types = types_of(connection)
 
@@ -109,7 +111,7 @@ class Objects:
         self._has_all = wanted is None
         self._met = {shape.oid for shape in there.values()}
         if wanted is None:
-            self.left_out = {name: why for name, shape in there.items() if (why := unfit(shape) or loose(shape))}
+            self.left_out = {name: why for name, shape in there.items() if (why := self._why_not(shape))}
             self._unfit = {there[name].oid for name in self.left_out}
             self._shapes = {name: shape for name, shape in there.items() if name not in self.left_out}
         else:
@@ -310,10 +312,15 @@ class Objects:
             return published_names(self._sql, self._address.publication)
         return set(published(self._sql, self._address.publication))
 
+    def _why_not(self, shape: Shape) -> str | None:
+        """Why a table is not taken though all are."""
+        named = None if self.unnamed is None else self.unnamed(shape.table.name)
+        return unfit(shape) or loose(shape) or named
+
     def _leave_out(self, later: Sequence[Shape]) -> None:
         """Tables that were not there when all were taken."""
         for shape in later:
-            name, why = shape.table.name, unfit(shape) or loose(shape)
+            name, why = shape.table.name, self._why_not(shape)
             (self._unfit.discard if why is None else self._unfit.add)(shape.oid)
             if why is None and self._is_ours and not shape.is_partitioned:
                 self.put_off(shape, SOON)

@@ -99,6 +99,7 @@ class PgSource(Source):
     def tables(self, wanted: Sequence[str] | None) -> list[SourceTable]:
         """All are those with a key: PostgreSQL refuses updates and deletes of others as soon as they are published."""
         self._check_open()
+        self._objects.unnamed = self.unnamed
         return self._objects.choose(wanted)
 
     def snapshot(self) -> Snapshot:

@@ -103,17 +103,19 @@ class Follower:
         *,
         wanted: frozenset[str] | None,
         excluded: frozenset[str],
+        takes: Callable[[str], bool],
         types: Mapping[str, str],
         now: Callable[[str], Shape | None],
         made: Callable[[Shape, int], Iterable[Rows]],
         check_key: Callable[[Shape, tuple[Value, ...], bool], None],
     ) -> None:
-        """`wanted` are names in lower case, None for all; `now` is how a table looks at the source by now, `made` the
-        rows that it had from the beginning though they are not recorded, for the change that made it; `check_key`
-        refuses a key, which may have gone, for what the source has by now."""
+        """`wanted` are names in lower case, None for all that `takes` says; `now` is how a table looks at the source by
+        now, `made` the rows that it had from the beginning though they are not recorded, for the change that made it;
+        `check_key` refuses a key, which may have gone, for what the source has by now."""
         self._tables = {shape.name.lower(): Tracked(shape) for shape in shapes}
         self._wanted = wanted
         self._excluded = excluded
+        self._takes = takes
         self._types = types
         self._now = now
         self._made = made
@@ -134,7 +136,7 @@ class Follower:
         low = name.lower()
         if low in self._excluded or low.startswith(("sqlite_", "__turso_internal")):
             return False
-        return self._wanted is None or low in self._wanted
+        return self._takes(name) if self._wanted is None else low in self._wanted
 
     def changes(self, rows: Iterable[ChangeRow]) -> list[Change]:
         """What rows of one transaction say: all of them, or as many as are read at once.

@@ -7,12 +7,15 @@ nothing. A source never gives a part of a transaction: what it cannot give whole
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tidegate.errors import Unavailable
+
+_logger = logging.getLogger("tidegate.capture")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +143,22 @@ class Source(ABC):
 
     refuses: Callable[[SourceTable], str | None] | None = None
     """Why a table that is new at the source cannot be taken here, as far as its name tells. Set by whoever takes."""
+    unnamed: Callable[[str], str | None] | None = None
+    """Why a table of the source can have no name here. When all are taken it is left out. Set by whoever takes."""
+    _refused: Mapping[str, str] = {}
 
     @property
     def left_out(self) -> Mapping[str, str]:
         """Tables that are not taken though all are, and why. More may come to it while the source is read."""
-        return {}
+        return self._refused
+
+    def _takes(self, name: str) -> bool:
+        """Whether a table is taken when all are. One that is not is noted in `left_out`, and said once."""
+        why = None if self.unnamed is None else self.unnamed(name)
+        if why is not None and name not in self._refused:
+            _logger.warning("table %r at %s is not captured: %s", name, self.identity, why)
+            self._refused = {**self._refused, name: why}
+        return why is None
 
     @abstractmethod
     def tables(self, wanted: Sequence[str] | None) -> list[SourceTable]:
