@@ -18,6 +18,7 @@ from tidegate.database.remote.client import Disconnected
 from tidegate.database.replication_calls import ReplicationCalls
 from tidegate.database.transaction_runs import Member
 from tidegate.errors import (
+    Conflict,
     OutcomeUnknown,
     TidegateError,
     TransactionAborted,
@@ -78,6 +79,12 @@ class TransactionCalls(ReplicationCalls):
         life = self.life
         try:
             found = self._commit_members(guard, members, life)
+        except TransactionNotFound as error:
+            if all(each.life == self.life for each in (guard, *run)):
+                raise
+            raise Conflict(
+                f"{self.path} has another owner since transaction {guard.id}, or one of its run, began; run them again"
+            ) from error
         except TidegateError as error:
             guard.refused(error)
             if not isinstance(error, OutcomeUnknown):

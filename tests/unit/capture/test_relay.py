@@ -7,10 +7,12 @@ import threading
 import pytest
 from capture_rig import captured, rows
 
+import tidegate
 from helpers import eventually
 from tidegate.capture import capturing, relay
 from tidegate.capture.source import Rows, Truncated
 from tidegate.database.database import Database
+from tidegate.database.settings import DatabaseSettings
 from tidegate.errors import Conflict, InUse, OutcomeUnknown, Unavailable
 
 
@@ -380,3 +382,24 @@ def test_a_claim_that_an_owner_has_forgotten_is_made_again(db, history, commits)
         history.insert((1, "a", 0.0))
         capture.catch_up()
         assert rows(db) == [(1, "a", 0.0)]
+
+
+@pytest.mark.parametrize("kind", ["small", "larger than memory"])
+def test_a_capture_goes_on_in_the_process_that_takes_over(tmp_path, history, kind, caplog):
+    """What it had begun at the owner that is gone is begun again, at once: nothing lost, nothing twice."""
+    settings = DatabaseSettings(pipeline=False)
+    owner = tidegate.open(tmp_path / "y.tide", settings=settings)
+    with tidegate.open(tmp_path / "y.tide", settings=settings) as here, captured(here) as capture:
+        assert not here.is_owner
+        history.insert((1, "a", 0.0))
+        capture.catch_up()
+        owner.close()
+        size = 1 if kind == "small" else here.limits.buffer_bytes
+        for number in range(2, 6):
+            history.commit(Rows("orders", [(number, "b" * size, 0.0)]), Rows("items", [(number, 1)]))
+            capture.catch_up()
+        assert here.is_owner and capture.is_running
+        assert [each[0] for each in rows(here)] == [1, 2, 3, 4, 5]
+        taken = here.query("SELECT position FROM capture_transactions ORDER BY position", "strong").rows()
+        assert [each["position"] for each in taken] == ["1", "2", "3", "4", "5"]
+        assert len([each for each in caplog.records if "trying again" in each.getMessage()]) <= 2
