@@ -12,17 +12,18 @@ FIRSTS = [
     *range(0, SEEDS, CHUNK),
     *(pytest.param(each, marks=pytest.mark.long) for each in range(SEEDS, LONG_SEEDS, CHUNK)),
 ]
-BUG_SEEDS = 60
+BUG_SEEDS = 100
 """Each planted bug is found in so many runs."""
 FOUND_BY = {
     "abort-after-committing": 3,
     "conflict-window-without-claims": 5,
     "coordinator-forgets-committing": 8,
-    "expired-transaction-is-committed": 13,
+    "expired-transaction-is-committed": 20,
     "failed-marker-releases-its-place": 34,
     "large-commit-is-written-twice": 22,
     "redo-after-the-first-tick": 8,
-    "zombie-answers-after-the-fence": 6,
+    "run-is-written-backwards": 4,
+    "zombie-answers-after-the-fence": 76,
 }
 """Seeds that find a bug sooner than the first ones do."""
 
@@ -63,6 +64,10 @@ MUST_HAPPEN = [
     "finds a commit in the log",
     "a failed marker keeps its place",
     "commit absent: Conflict",
+    "a run of commits committed",
+    "a run of commits absent: Conflict",
+    "a run of commits unknown: OutcomeUnknown",
+    "a run of commits unknown: DiskFull",
     "commit absent: TransactionExpired",
     "commit absent: TransactionAborted",
     "commit retry: DiskFull",

@@ -21,12 +21,14 @@ from tidegate.errors import (
     InvalidTransactionState,
     OutcomeUnknown,
     TidegateError,
+    TransactionExpired,
     Unavailable,
 )
 from tidegate.runtime.pieces import Piece
 from tidegate.runtime.steps import Gate, Steps
 from tidegate.txn.conflicts import Claim, Written
 from tidegate.txn.coordinator_records import TxnState
+from tidegate.txn.coordinator_table import TIMEOUT
 from tidegate.txn.txn_id import TxnId
 
 
@@ -50,14 +52,15 @@ class TransactionRuns(Transactions):
         Raises: `Conflict` when what the guard read was written since: none is committed, and the guard is aborted.
         Whatever a write failed with: those that were not committed are aborted, and the guard is as before.
         `OutcomeUnknown`: so are they, once it turns out that they were not written.
-        `InvalidArgument`, `InvalidTransactionState`: nothing has happened to any of them.
+        `InvalidArgument`, `InvalidTransactionState`, `TransactionExpired`: nothing has happened to any member.
         """
 
         def work(entry: Entry) -> Steps[list[Timestamp]]:
             channel = _channel_of(run)
             gate = Gate()
             now_ms = self._now_ms()
-            entries = self._occupy(run, gate)
+            yield from self._check_in_time(entry, now_ms)
+            entries = self._occupy(run, gate, now_ms)
             try:
                 return (yield from self._commit_run(entry, channel, run, read_at, now_ms))
             finally:
@@ -68,7 +71,16 @@ class TransactionRuns(Transactions):
 
         return self._alone(guard, work)
 
-    def _occupy(self, run: Sequence[Member], gate: Gate) -> list[Entry]:
+    def _check_in_time(self, entry: Entry, now_ms: int) -> Steps[None]:
+        """Raises: `TransactionExpired` when the guard's time is up."""
+        with self._lock:
+            txn = self._coordinator(entry.id).require_open(entry.id)
+        if now_ms >= txn.deadline_ms and entry.doubt is None:
+            yield from self._abort(entry, TIMEOUT)
+            with self._lock:
+                self._coordinator(entry.id).require_open(entry.id)
+
+    def _occupy(self, run: Sequence[Member], gate: Gate, now_ms: int) -> list[Entry]:
         """Keep everybody else from the members. Raises: `InvalidTransactionState`; nothing is kept then."""
         found: list[Entry] = []
         with self._lock:
@@ -76,6 +88,12 @@ class TransactionRuns(Transactions):
                 coordinator = self._coordinator(id)
                 txn = coordinator.require_open(id)
                 entry = self._entries.setdefault(id, Entry(id))
+                if now_ms >= txn.deadline_ms:
+                    raise TransactionExpired(
+                        f"transaction {id} was not committed within its timeout; run it again, with a longer timeout"
+                        f" if it needs one",
+                        reason=TIMEOUT,
+                    )
                 if entry.busy is not None or entry.sessions or entry.enlisted or entry.reads or txn.logged:
                     raise InvalidTransactionState(
                         f"transaction {id} reads, acknowledges or writes ahead, and is committed by itself",

@@ -8,6 +8,7 @@ channels, or one plain message. Its rules are the promises:
     settled     what is visible at T never changes later
     once        every reader gets each deed once, and in the order of Timestamps
     outcome     answered committed: visible at that Timestamp; answered otherwise: never visible; one answer for ever
+    run         a deed that was asked for behind another one never happens without it, and never before it
     update      a counter that is read and then written loses no update
     expiry      what is asked for after its deadline does not happen
     timeline    timestamps strictly increase; a commit asked for later than another was answered has a later one
@@ -39,6 +40,8 @@ class Deed:
     absent: bool = False
     is_late: bool = False
     """Its commit was asked for after its deadline."""
+    ahead: Deed | None = None
+    """The one before it in its run."""
     floor: int = 0
     """The largest Timestamp that anybody had been told when it was first asked for."""
 
@@ -78,8 +81,8 @@ class TxnAuditor:
             raise Violation(f"timeline: {first} was handed out after {self.last_timestamp}")
         self.last_timestamp = first + count - 1
 
-    def wanted(self, parts: dict[str, int]) -> Deed:
-        deed = Deed(len(self._deeds) + 1, parts)
+    def wanted(self, parts: dict[str, int], ahead: Deed | None = None) -> Deed:
+        deed = Deed(len(self._deeds) + 1, parts, ahead=ahead)
         self._deeds[deed.number] = deed
         return deed
 
@@ -193,6 +196,9 @@ class TxnAuditor:
         other = self._by_timestamp.setdefault(at, deed.number)
         if other != deed.number:
             raise Violation(f"timeline: deeds {other} and {deed.number} are both at {at}")
+        ahead = deed.ahead
+        if ahead is not None and (ahead.absent or (ahead.at is not None and ahead.at >= at)):
+            raise Violation(f"run: deed {deed.number} is at {at}, and {ahead.number} before it at {ahead.at}")
         if deed.at is None:
             deed.at = at
             for name in deed.parts:
@@ -237,6 +243,8 @@ class TxnAuditor:
     def check_end(self) -> None:
         """Once more and by brute force: at every cut all of a deed is visible or nothing."""
         for deed in self._deeds.values():
+            if deed.at is not None and deed.ahead is not None and deed.ahead.at is None:
+                raise Violation(f"run: deed {deed.number} has happened, and {deed.ahead.number} before it has not")
             there = {name for name in deed.parts if deed.at is not None and self._books[name].seen.get(deed.at)}
             if deed.at is None or deed.absent:
                 if there:

@@ -21,7 +21,7 @@ from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.commit import Commit
 from tidegate.runtime.committer import Committer
 from tidegate.runtime.opening import Opening
-from tidegate.runtime.steps import Steps
+from tidegate.runtime.steps import InOrder, Steps
 from tidegate.sim.bugs import Bug, replaced
 from tidegate.sim.machine import SimTail
 from tidegate.txn.assembly import Assembler
@@ -208,4 +208,16 @@ def large_commit_is_written_twice() -> Iterator[None]:
         yield from original(self, entry, writes)
 
     with replaced(LiveTransactions, "_write_ahead", write_ahead):
+        yield
+
+
+@_bug
+def run_is_written_backwards() -> Iterator[None]:
+    """The last transaction of a run is handed over first."""
+
+    def begin(self: InOrder) -> None:
+        for each in reversed(self.requests):
+            each.begin()
+
+    with replaced(InOrder, "begin", begin):
         yield

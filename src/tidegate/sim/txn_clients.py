@@ -6,7 +6,7 @@ tells the auditor what it wants before it asks, and what it was told, never what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from random import Random
 from typing import Any
 from zlib import crc32
@@ -20,6 +20,8 @@ from tidegate.txn.txn_id import TxnId
 VCHANNELS = ("a/0", "a/1", "b/0")
 COUNTERS = {"k0": "c0", "k1": "c1"}
 """Where each counter lives."""
+STREAM_MS = 60_000
+"""The timeout of transactions that come in a stream."""
 PATIENCE = 60
 """How often a client is asked to go on before it stops waiting for an answer."""
 
@@ -53,18 +55,23 @@ class TxnClient:
         self._note = note
         self._number = 0
         self._answers: dict[int, Answer] = {}
-        self._asked_for: dict[int, Deed] = {}
-        """Which deed the answer to a question decides."""
+        self._asked_for: dict[int, Deed | list[Deed]] = {}
+        """Which deed, or deeds of a run, the answer to a question decides."""
         self._script = self._live()
 
     def hear(self, answer: Answer) -> None:
         """An answer arrives, perhaps for the second time, perhaps long after anybody waited for it: it counts."""
         self._answers[answer.number] = answer
-        deed = self._asked_for.get(answer.number)
-        if deed is not None and answer.how == "committed":
-            self._auditor.was_committed(deed, int(answer.value))
-        elif deed is not None and answer.how == "absent":
-            self._auditor.was_refused(deed)
+        deeds = self._asked_for.get(answer.number)
+        times = answer.value
+        if isinstance(deeds, Deed):
+            deeds, times = [deeds], [times]
+        if deeds is not None and answer.how == "committed":
+            for deed, at in zip(deeds, times, strict=True):
+                self._auditor.was_committed(deed, int(at))
+        elif deeds is not None and answer.how == "absent":
+            for deed in deeds:
+                self._auditor.was_refused(deed)
 
     def step(self) -> None:
         """Go on, if there is something to go on with."""
@@ -76,15 +83,24 @@ class TxnClient:
             while self.is_finishing or self._rng.random() < 0.9:
                 yield
             self.is_idle = False
-            if self._rng.random() < 0.25:
+            draw = self._rng.random()
+            if draw < 0.25:
                 yield from self._write_plain()
+            elif draw < 0.33:
+                yield from self._bring_stream()
             else:
                 yield from self._run_transaction()
 
     # Asking
 
     def _ask(
-        self, what: str, *, tries: int = 3, to: str | None = None, deed: Deed | None = None, **arguments: Any
+        self,
+        what: str,
+        *,
+        tries: int = 3,
+        to: str | None = None,
+        deed: Deed | list[Deed] | None = None,
+        **arguments: Any,
     ) -> Script:
         """Ask, and ask again when no answer comes. The answer, if one came, is left in `self.answer`."""
         self._number += 1
@@ -162,6 +178,40 @@ class TxnClient:
         else:
             deadline_ms = Timestamp(id.counter).physical_ms + timeout_ms
             yield from self._commit(id, deed, rest, counters, read_at, deadline_ms)
+
+    def _bring_stream(self) -> Script:
+        """Runs of small transactions behind a guard, as a capture brings them."""
+        rng = self._rng
+        guard = yield from self._begin()
+        if guard is None:
+            return
+        yield from self._ask("read", id=guard, keys=[crc32(rng.choice(sorted(COUNTERS)).encode())])
+        read_at = self.answer.value if self.answer is not None and self.answer.how == "ok" else None
+        name = rng.choice(self._channels)
+        for _ in range(rng.choice((1, 2, 6)) if read_at is not None else 0):
+            run: list[tuple[TxnId, str, list[Line]]] = []
+            deeds: list[Deed] = []
+            for _ in range(rng.choice((1, 4, 8))):
+                id = yield from self._begin()
+                if id is None:
+                    break
+                deed = self._auditor.wanted({name: rng.choice((1, 1, 2))}, deeds[-1] if deeds else None)
+                deeds.append(deed)
+                run.append((id, name, self._lines(deed, 0.0)[1][name]))
+            if not run:
+                break
+            for (id, _, _), deed in zip(run, deeds, strict=True):
+                self._auditor.asked(deed, Timestamp(id.counter).physical_ms + STREAM_MS)
+            # Asked once: what became of it is read from the log, and so do the readers here.
+            yield from self._ask("commit_run", tries=1, deed=deeds, id=guard, run=run, read_at=read_at)
+            if self.answer is None or self.answer.how != "committed":
+                break
+        yield from self._ask("abort", id=guard, channels=())
+
+    def _begin(self) -> Generator[None, None, TxnId | None]:
+        yield from self._ask("begin", timeout_ms=STREAM_MS)
+        found = self.answer
+        return found.value if found is not None and found.how == "ok" else None
 
     def _read_counters(self, id: TxnId, deed: Deed, counters: list[str]) -> Script:
         yield from self._ask("read", id=id, keys=[crc32(key.encode()) for key in counters])

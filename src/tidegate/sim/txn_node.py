@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from tidegate.clock.timestamp import Timestamp
-from tidegate.database.transaction_runs import TransactionRuns
+from tidegate.database.transaction_runs import Member, TransactionRuns
 from tidegate.errors import (
     Conflict,
     Corruption,
@@ -350,6 +350,8 @@ class TxnNode:
             return self._at_once(ask, lambda: transactions.note_read(told["id"], told["keys"], "counters"))
         if ask.what in ("write", "plain"):
             return self._write(ask)
+        if ask.what == "commit_run":
+            return self._commit_run(ask)
         steps: Steps[Any]
         if ask.what == "commit":
             writes = {name: as_pieces(lines) for name, lines in told["writes"].items()}
@@ -364,6 +366,21 @@ class TxnNode:
             else:
                 self._answer(ask, "committed" if ask.what == "commit" else "absent", value, error)
 
+        self.procedures.append(Procedure(ask.what, steps, done))
+        return f"takes {ask.what}"
+
+    def _commit_run(self, ask: Ask) -> str:
+        """Transactions in order, behind a guard. Asked again it cannot say what became of them before."""
+        told = ask.arguments
+        run = [Member(id, {name: as_pieces(lines)}, []) for id, name, lines in told["run"]]
+
+        def done(value: Any, error: TidegateError | None) -> None:
+            self._check_defect(error)
+            how = "committed" if error is None else "absent" if isinstance(error, Conflict) else "unknown"
+            self._note(f"a run of commits {how}{'' if error is None else f': {type(error).__name__}'}")
+            self._send(self.name, ask.client, Answer(ask.number, how, value, self.name))
+
+        steps = self._owner().commit_run(told["id"], run, read_at=told["read_at"])
         self.procedures.append(Procedure(ask.what, steps, done))
         return f"takes {ask.what}"
 
