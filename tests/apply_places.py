@@ -3,12 +3,17 @@ brings, and who goes on when it does not work. As `apply_suite`; "the way back" 
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import pytest
 
 import tidegate
 from apply_rig import Rig
 from helpers import eventually
-from tidegate.errors import InvalidArgument
+from tidegate.capture.applier import Applier
+from tidegate.capture.target import Target, TargetBusy
+from tidegate.errors import InUse, InvalidArgument
 
 # -- whose tables are whose ------------------------------------------------------------------------------------------
 
@@ -163,6 +168,46 @@ def test_a_restart_takes_columns_of_another_database_by_their_names(
 
 
 # -- two at once -----------------------------------------------------------------------------------------------------
+
+
+def test_of_several_that_begin_at_once_at_an_empty_target_one_fills_it(rig: Rig) -> None:
+    """The way back: the others are told, or find what is there, and nothing is there twice."""
+    rig.db.sql("CREATE TABLE events (n BIGINT)")  # Without a key, what comes twice is there twice.
+    with rig.db.transaction() as txn:
+        txn.insert("events", [(number,) for number in range(100)])
+    together = Barrier(3)
+
+    def begin(_: int) -> int:
+        together.wait()
+        try:
+            return rig.apply("events", name="n").done.copied
+        except (InUse, TargetBusy):
+            return 0
+
+    with ThreadPoolExecutor(3) as pool:
+        assert sorted(pool.map(begin, range(3))) == [0, 0, 100]
+    rig.db.insert("events", [(100,)])
+    assert rig.apply("events", name="n").transactions == 1
+    assert rig.equal("events")
+
+
+def test_who_was_overtaken_as_he_began_is_not_told_that_the_database_went_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way back: between asking here how far to go and asking the target how far it is, another one went on."""
+    rig.db.sql("CREATE TABLE events (n BIGINT)")
+    rig.apply(name="n")
+    opened = Applier._open
+
+    def late(self: Applier) -> Target:
+        monkeypatch.undo()
+        rig.db.insert("events", [(1,)])
+        assert rig.apply(name="n").transactions == 1
+        return opened(self)
+
+    monkeypatch.setattr(Applier, "_open", late)
+    assert rig.apply(name="n").transactions == 0
+    assert rig.there("events") == [(1,)]
 
 
 def test_two_that_follow_under_one_name_bring_every_transaction_once(rig: Rig) -> None:

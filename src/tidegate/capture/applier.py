@@ -92,6 +92,8 @@ class Applier:
         try:
             place = self._cut(self._tables)
             target = self._open()
+            if self._state is not None and self._state.position > place.at:
+                place = self._cut(self._tables)  # Somebody else may have come further under this name meanwhile.
             self._begin(target, place)
             feed = self._feed
             if feed is None:

@@ -293,8 +293,12 @@ class PostgresTarget(Target):
                     f"{self.shown}: {text}; give the role more time (ALTER ROLE ... SET statement_timeout = 0)."
                     f" Nothing of the chunk was applied, and a repeat goes on"
                 )
-            case _, "53200" | "53400":
+            case _, "53200":
                 return TargetBusy(f"{self.shown}: {text}; nothing of the chunk was applied, and a repeat goes on")
+            case _, "53400":
+                return Unavailable(
+                    f"{self.shown}: {text}; raise this limit of the server. Nothing of the chunk was applied"
+                )
             case "58", _:
                 return StorageFailed(f"{self.shown}: {text}; check its disk. Nothing of the chunk was applied")
             case ("", _) | ("08", _) | ("57", _) | ("53", _) | (_, "25P03") | (_, "25P04"):

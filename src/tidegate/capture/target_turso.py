@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from threading import Lock
+from typing import Any, Final
 
 from tidegate.capture.target_sqlite import SqliteTarget
 from tidegate.cdc.apply_plan import Row
 from tidegate.errors import InvalidArgument
+
+_CREATING: Final = Lock()
+"""Two threads that write to a new file at once end the process: its first page is made by one."""
 
 
 class TursoTarget(SqliteTarget):
@@ -24,8 +28,12 @@ class TursoTarget(SqliteTarget):
             ) from error
         self._errors = (turso.Error,)
         self._integrity = (turso.IntegrityError,)
-        found = TursoConnection(turso, str(self.path))
-        found.execute(f"PRAGMA busy_timeout = {round(self._busy_s * 1000)}")
+        with _CREATING:
+            found = TursoConnection(turso, str(self.path))
+            found.execute(f"PRAGMA busy_timeout = {round(self._busy_s * 1000)}")
+            if not self.path.stat().st_size:
+                found.execute("BEGIN IMMEDIATE")
+                found.execute("COMMIT")
         return found
 
     def _record(self, log: str) -> None:
@@ -66,11 +74,12 @@ class TursoConnection:
             return what()
         except self._turso.Error as error:
             failed = type(error)(str(error))
-        except Exception as error:
-            if type(error).__module__.partition(".")[0] != "turso":
+        except BaseException as error:
+            kind = type(error)
+            if kind.__name__ != "PanicException" and kind.__module__.partition(".")[0] != "turso":
                 raise
-            about = "disk I/O error: " if type(error).__name__ == "IoError" else ""
-            failed = self._turso.DatabaseError(f"{about}{error}")
+            about = "disk I/O error" if kind.__name__ == "IoError" else kind.__name__
+            failed = self._turso.DatabaseError(f"{about}: {error}")
         raise failed  # Without the traceback, in which the connection would live on.
 
 

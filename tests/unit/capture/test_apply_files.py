@@ -125,6 +125,7 @@ NamedByTurso.__module__ = "turso"
         ("IoError", "fsync: Uncategorized", StorageFailed, "check its disk"),
         ("IoError", "open: PermissionDenied", Unavailable, "check its permissions"),
         ("Readonly", "attempt to write a readonly database", Unavailable, "check its permissions"),
+        ("PanicException", "assertion failed", TargetRefused, "assertion failed; nothing of the chunk"),
         ("Other", "something new", TargetRefused, "something new; nothing of the chunk"),
     ],
 )
