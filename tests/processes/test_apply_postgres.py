@@ -17,6 +17,7 @@ import pytest
 from apply_actions import *  # noqa: F403
 from apply_actions import relatives
 from apply_circles import *  # noqa: F403
+from apply_places import *  # noqa: F403
 from apply_rig import Rig
 from apply_suite import *  # noqa: F403
 from helpers import eventually

@@ -25,11 +25,11 @@ from tidegate.capture.apply_origin import applied_by, first_of, has_come_round, 
 from tidegate.capture.apply_rows import Before, Parts
 from tidegate.capture.filling import Filling
 from tidegate.capture.target import ApplyConflict, Conflict, State, Target, Violation, Written, open_target
-from tidegate.capture.target_tables import TableWriter, fit, state_of
+from tidegate.capture.target_tables import TableWriter, check_is_apart, fit, renew, state_of
 from tidegate.cdc.apply_plan import Chunk, cut, parents_first
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.read_gate import ReadAsk, ReadPlace
-from tidegate.errors import InvalidArgument, NotFound
+from tidegate.errors import InvalidArgument, NotFound, Truncated
 from tidegate.reads.consistency import Asked
 from tidegate.tables.schema import Table
 
@@ -92,6 +92,8 @@ class Applier:
         try:
             place = self._cut(self._tables)
             target = self._open()
+            if self._state is not None and self._state.position > place.at:
+                place = self._cut(self._tables)  # Somebody else may have come further under this name meanwhile.
             self._begin(target, place)
             feed = self._feed
             if feed is None:
@@ -190,6 +192,15 @@ class Applier:
             if self._start > at:
                 raise InvalidArgument(f"start is {self._start}, and this database has come to {at}")
             at = self._start
+            self._feed = LogFeed(self._db, self._tables, at, WINDOW_ROWS)
+            try:
+                self._feed.check(place.tables, place.at)  # First: once written, the position stays.
+            except Truncated as error:
+                raise Truncated(
+                    f"start is {at}, and the log of {self._db.path} does not have what follows it any more"
+                    f" ({error.__cause__ or error});"
+                    f" start with 'snapshot', 'now' or a later Timestamp"
+                ) from error
         before = self._state
 
         def fill() -> None:
@@ -197,6 +208,8 @@ class Applier:
                 target.forget(self._name)
             self._state, self._written = State(at, self.origin), None
             names = [name for name in self._tables if place.tables[name].existed(at)]
+            if before is not None:
+                self._renew(target, place, names, at, before)
             self._fit(target, place.tables, names, at)
             if before is not None:
                 self._filling(target).clear()
@@ -205,6 +218,14 @@ class Applier:
 
         self._fill(target, at, fill)
         self._restart = False
+
+    def _renew(self, target: Target, place: ReadPlace, names: Sequence[str], at: Timestamp, before: State) -> None:
+        """Have the columns follow where a restart empties what this name has filled."""
+        for name in names:
+            table, known = place.tables[name], before.tables.get(name)
+            if known is not None:
+                is_same = applied_by(before.origin) == self.origin and known.id == table.id
+                renew(target, name, table.at(at), known if is_same else None)
 
     def _fill(self, target: Target, at: Timestamp, fill: Callable[[], None]) -> None:
         """Have the target filled, and be at a Timestamp, by one transaction of its."""
@@ -287,6 +308,7 @@ class Applier:
             if writer is None or writer.schema.version != schema.version:
                 known = state.tables.get(name)
                 self._writers[name] = fit(target, name, schema, known)
+                check_is_apart(target, name, state.tables)
                 state.tables[name] = state_of(tables[name].id, self._writers[name], known)
                 changed = True
         if changed:

@@ -99,6 +99,13 @@ class LogFeed:
         for stop in sorted(stops):
             yield from self._windows(tables, origins, Timestamp(stop))
 
+    def check(self, tables: Mapping[str, Table], upto: Timestamp) -> None:
+        """Whether the log has what comes next. Raises: as `windows`."""
+        self._open(tables, self._origin_tables())
+        for name, reader in self._readers.items():
+            if reader.after < upto:
+                self._read_on(name, reader, upto)
+
     def _windows(self, tables: Mapping[str, Table], origins: list[Table], upto: Timestamp) -> Iterator[Window]:
         while self.after < upto:
             bound = self._read(upto)
@@ -150,20 +157,23 @@ class LogFeed:
                 return upto
             if come > self.after and self._count >= self._rows_max:
                 return come
-            try:
-                delivery = reader.read(_WAIT_S)
-            except Truncated as error:
-                raise Truncated(
-                    f"what was written after {self.after} is not in the log of {self._db.path} any more ({error});"
-                    f" start anew with the tables' rows: restart=True, or `tidegate apply --restart`"
-                ) from error
-            if delivery is None:
-                raise WaitTimeout(
-                    f"channel {name!r} has come to {Timestamp(reader.after)} and not to {upto} within {_WAIT_S:g} s;"
-                    f" `tidegate status` says what holds it"
-                )
-            self._held[name].extend(delivery.batches)
-            self._count += len(delivery)
+            self._read_on(name, reader, upto)
+
+    def _read_on(self, name: str, reader: TransactionReader, upto: Timestamp) -> None:
+        try:
+            delivery = reader.read(_WAIT_S)
+        except Truncated as error:
+            raise Truncated(
+                f"what was written after {self.after} is not in the log of {self._db.path} any more ({error});"
+                f" start anew with the tables' rows: restart=True, or `tidegate apply --restart`"
+            ) from error
+        if delivery is None:
+            raise WaitTimeout(
+                f"channel {name!r} has come to {Timestamp(reader.after)} and not to {upto} within {_WAIT_S:g} s;"
+                f" `tidegate status` says what holds it"
+            )
+        self._held[name].extend(delivery.batches)
+        self._count += len(delivery)
 
     def _take(self, bound: Timestamp) -> list[Batch]:
         """What was read up to a Timestamp; the rest is kept."""

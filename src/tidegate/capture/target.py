@@ -195,6 +195,15 @@ class Target(ABC):
     def shape(self, table: str) -> TargetTable | None:
         """A table as it is there."""
 
+    def taken_for(self, table: str) -> str:
+        """What a name is that no table of ours may have there, as it belongs to somebody; empty if one may."""
+        last = table.rpartition(".")[2].casefold()
+        return "that table says how far the target is" if last == STATE_TABLE else ""
+
+    def is_one(self, table: str, other: str) -> bool:
+        """Whether two names are the same table there."""
+        return table.casefold() == other.casefold()
+
     @abstractmethod
     def column_type(self, type: pa.DataType) -> str:
         """What a column of a type of ours is created with."""
@@ -303,8 +312,11 @@ def identity_of(url: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """A URL as messages may show it."""
+    """A URL as messages may show it; also one that is wrong, as it is with a slash in the password."""
     scheme, found, rest = url.partition("://")
-    host, slash, path = rest.partition("/")
-    user, at, where = host.rpartition("@")
-    return f"{scheme}{found}{user.partition(':')[0]}{at}{where}{slash}{path}"
+    if rest.startswith("/"):
+        return url  # A file.
+    rest, question, options = rest.partition("?")
+    user, at, where = rest.rpartition("@")
+    kept = [each for each in options.split("&") if not each.partition("=")[0].lower().endswith("password")]
+    return f"{scheme}{found}{user.partition(':')[0]}{at}{where}{question if any(kept) else ''}{'&'.join(kept)}"

@@ -7,19 +7,22 @@ says it in a logical message instead. `tidegate_applied` says it in any case.
 
 from __future__ import annotations
 
+import logging
+import re
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import pyarrow as pa
 
 from tidegate.capture.apply_origin import SAID, with_name
 from tidegate.capture.target import Target, TargetBusy, TargetRefused, Violation, without_password
 from tidegate.capture.target_values import for_postgres, is_simple_list
-from tidegate.cdc.apply_plan import POSTGRES, ForeignKey, Row, TargetColumn, TargetTable, quoted
-from tidegate.errors import DiskFull, InvalidArgument, Unavailable
+from tidegate.cdc.apply_plan import POSTGRES, STATE_TABLE, ForeignKey, Row, TargetColumn, TargetTable, quoted
+from tidegate.errors import DiskFull, InvalidArgument, StorageFailed, Unavailable
 
 _CONNECT_S: Final = 10
 _ORIGIN_S: Final = 2.0
@@ -30,6 +33,8 @@ _MAY_SAY: Final = """
     SELECT coalesce(bool_or(has_function_privilege(oid, 'EXECUTE')), false) FROM pg_proc
     WHERE proname = 'pg_logical_emit_message' AND pronamespace = 'pg_catalog'::regnamespace
 """
+_NO_ROOM: Final = re.compile("No space left|File too large|Disk quota exceeded")
+"""What the server says of files that cannot grow, and has no code of its own for."""
 _NAMES: Final = ("pg_type_typname_nsp_index", "pg_class_relname_nsp_index")
 """What two that create one table at once stumble over."""
 _TYPES: Final = {
@@ -85,6 +90,24 @@ _CHILDREN: Final = f"""
 """
 
 
+_many: Final = ContextVar("tidegate_many", default=False)
+"""Whether this thread writes many rows now."""
+
+
+@contextmanager
+def _in_many() -> Iterator[None]:
+    token = _many.set(True)
+    try:
+        yield
+    finally:
+        _many.reset(token)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether psycopg says what its error does not: of many rows, that all behind one that failed were not tried."""
+    return not (_many.get() and str(record.msg).startswith("error ignored terminating"))
+
+
 class PostgresTarget(Target):
     """See the module."""
 
@@ -103,10 +126,23 @@ class PostgresTarget(Target):
         self._psycopg = psycopg
         self.shown = without_password(url).partition("?")[0]
         try:
-            extra = {} if "connect_timeout" in urlsplit(url).query else {"connect_timeout": _CONNECT_S}
-            self._connection = psycopg.connect(url, autocommit=True, **extra)  # type: ignore[arg-type]
+            given = psycopg.conninfo.conninfo_to_dict(url)
+        except psycopg.Error:
+            given = None
+        if given is None or str(given.get("port", "")).strip("0123456789,") or "@" in str(given.get("host", "")):
+            # What libpq says of it may show the password.
+            raise InvalidArgument(
+                f"{self.shown} is no URL of a PostgreSQL database; write postgresql://user:password@host:5432/name, and"
+                f" %40, %3A, %2F and %25 for @, :, / and % in a user or password"
+            )
+        options: dict[str, Any] = {"client_encoding": "UTF8"}  # Whatever the database has: the server translates.
+        if "connect_timeout" not in given:
+            options["connect_timeout"] = _CONNECT_S
+        try:
+            self._connection = psycopg.connect(url, autocommit=True, **options)
         except psycopg.Error as error:
             raise self._unreachable(error) from error
+        logging.getLogger("psycopg").addFilter(_is_news)
         self._marked: str | None = None
         """The origin that was asked for last."""
         self._has_mark = False
@@ -174,7 +210,7 @@ class PostgresTarget(Target):
 
     def many(self, sql: str, rows: Sequence[Row]) -> int:
         try:
-            with self._connection.cursor() as cursor:
+            with _in_many(), self._connection.cursor() as cursor:
                 cursor.executemany(sql, rows)  # type: ignore[arg-type,unused-ignore]
                 return max(cursor.rowcount, 0)
         except self._psycopg.Error as error:
@@ -201,7 +237,15 @@ class PostgresTarget(Target):
         text = " ".join(str(error).split())
         if "password" in text or "authentication" in text:
             return Unavailable(f"{self.shown} does not let us in: {text}; check user and password")
+        if "FATAL" in text:  # The server says it.
+            return Unavailable(f"{self.shown} does not take the connection: {text}; check user and database, or wait")
         return Unavailable(f"{self.shown} cannot be reached: {text}; check that it runs, and its host and port")
+
+    def _lost(self, text: str) -> Unavailable:
+        return Unavailable(
+            f"{self.shown}: the connection was lost ({text}); see that the server runs, and does not end sessions"
+            f" early, as idle_in_transaction_session_timeout does. A repeat goes on from what the target has"
+        )
 
     def _explained(self, error: Any) -> Exception:
         state = error.sqlstate or ""
@@ -222,22 +266,43 @@ class PostgresTarget(Target):
                 return Violation(text, is_value=True)
             case _, "P0001":
                 return Violation(text)  # A trigger has raised it.
-            case _, "53100":
+            case (_, "53100") | (_, "XX000") if state == "53100" or _NO_ROOM.search(text):
                 return DiskFull(
                     f"{self.shown}: {text}; make room. Nothing of the chunk was applied, and a repeat goes on"
                 )
             case ("40", _) | (_, "55P03"):
                 return TargetBusy(f"{self.shown}: {text}; nothing of the chunk was applied, and a repeat goes on")
-            case (_, "42501") | (_, "25006"):
-                return Unavailable(f"{self.shown} cannot be written to: {text}; give the role the right to")
+            case _, "42501":
+                return Unavailable(
+                    f"{self.shown} cannot be written to: {text}; give the role the right to: SELECT, INSERT, UPDATE and"
+                    f" DELETE on {STATE_TABLE} and the tables, CREATE on the schema for what is not there yet"
+                )
+            case _, "25006":
+                return Unavailable(
+                    f"{self.shown} cannot be written to: {text}; apply to the primary, or set"
+                    f" default_transaction_read_only to off for the role or the database"
+                )
             case (_, "42P01") | (_, "42703"):
                 return InvalidArgument(
                     f"{self.shown}: {text}; it was there before: put it back, or start anew with restart=True"
                 )
             case "42", _:
                 return InvalidArgument(f"{self.shown}: {text}; nothing of the chunk was applied")
-            case ("", _) | ("08", _) | ("57", _) | ("53", _):
-                return self._unreachable(error)
+            case _, "57014":
+                return TargetBusy(
+                    f"{self.shown}: {text}; give the role more time (ALTER ROLE ... SET statement_timeout = 0)."
+                    f" Nothing of the chunk was applied, and a repeat goes on"
+                )
+            case _, "53200":
+                return TargetBusy(f"{self.shown}: {text}; nothing of the chunk was applied, and a repeat goes on")
+            case _, "53400":
+                return Unavailable(
+                    f"{self.shown}: {text}; raise this limit of the server. Nothing of the chunk was applied"
+                )
+            case "58", _:
+                return StorageFailed(f"{self.shown}: {text}; check its disk. Nothing of the chunk was applied")
+            case ("", _) | ("08", _) | ("57", _) | ("53", _) | (_, "25P03") | (_, "25P04"):
+                return self._lost(text)
             case _:
                 return TargetRefused(f"{self.shown}: {text}; nothing of the chunk was applied")
 
@@ -260,6 +325,13 @@ class PostgresTarget(Target):
             any(is_acting for _, is_acting, _ in parents),
             tuple(frozenset(names) for names, is_immediate in keys if not is_immediate),
         )
+
+    def is_one(self, table: str, other: str) -> bool:
+        """Names that differ by case are different ones, and a schema may be in the search path."""
+        if table.rpartition(".")[2] != other.rpartition(".")[2]:
+            return False
+        ((same,),) = self.run("SELECT to_regclass(%s) = to_regclass(%s)", (quoted(table), quoted(other)))
+        return bool(same)
 
     def column_type(self, type: pa.DataType) -> str:
         if pa.types.is_decimal(type):

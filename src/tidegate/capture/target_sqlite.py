@@ -31,6 +31,11 @@ _LONGEST_S: Final = 1_000_000
 USUAL_LOG: Final = "turso_cdc"
 _TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table'"
 _ACTS: Final = ("CASCADE", "SET NULL", "SET DEFAULT")
+_FULL: Final = ("disk is full", "no space left", "storagefull", "quotaexceeded", "filetoolarge")
+"""What Turso says when there is no room, or a file may not grow: by the names of the errors of its language."""
+_REFUSED: Final = ("readonly", "read-only", "permissiondenied", "readonlyfilesystem")
+_INTERNAL: Final = ("sqlite_", "__turso_internal")
+_NO_FILE: Final = ("unable to open", "isadirectory", "open: notfound", "notadirectory")
 
 
 class _Reference(NamedTuple):
@@ -59,6 +64,11 @@ class SqliteTarget(Target):
         if unknown := [each for each in self._options if each not in _OPTIONS]:
             raise InvalidArgument(f"{self.kind}://{rest}: unknown option {unknown[0]!r}; there are {_OPTIONS}")
         path = unquote(text.removeprefix("/"))
+        if path == ":memory:":
+            raise InvalidArgument(
+                f"{self.kind}://{rest} is gone when applying ends, and with it what was applied; name a file:"
+                f" {self.kind}:///app.db"
+            )
         if not text.startswith("/") or not path:
             raise InvalidArgument(
                 f"{self.kind}://{rest} names no file; write {self.kind}:///app.db, or {self.kind}:////var/app.db for a"
@@ -194,16 +204,21 @@ class SqliteTarget(Target):
         code = str(getattr(error, "sqlite_errorname", ""))
         if "run it again" in low:
             return TargetBusy(f"{self.shown}: {text}. Nothing of the chunk was applied, and a repeat goes on")
+        if "locked by another process" in low:
+            return TargetBusy(
+                f"{self.shown} is open in another process, and Turso lets one at a time ({text}); end that one, or"
+                f" apply in it. Nothing of the chunk was applied"
+            )
         if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")) or "is locked" in low or "busy" in low:
             return TargetBusy(
                 f"{self.shown} is locked by another connection ({text}); let it commit, or wait longer with ?busy_s=60."
                 f" Nothing of the chunk was applied"
             )
-        if code == "SQLITE_FULL" or "disk is full" in low or "no space left" in low:
+        if code == "SQLITE_FULL" or any(each in low for each in _FULL):
             return DiskFull(f"{self.shown}: {text}; make room. Nothing of the chunk was applied, and a repeat goes on")
-        if code.startswith("SQLITE_READONLY") or "readonly" in low or "read-only" in low:
+        if code.startswith("SQLITE_READONLY") or any(each in low for each in _REFUSED):
             return Unavailable(f"{self.shown} cannot be written to ({text}); check its permissions and its directory's")
-        if code in ("SQLITE_CANTOPEN", "SQLITE_NOTADB", "SQLITE_CORRUPT") or "unable to open" in low:
+        if code in ("SQLITE_CANTOPEN", "SQLITE_NOTADB", "SQLITE_CORRUPT") or any(each in low for each in _NO_FILE):
             return Unavailable(f"{self.shown} cannot be opened: {text}; check the path and its permissions")
         if "not a database" in low or "malformed" in low:
             return Unavailable(f"{self.shown} cannot be opened: {text}; it is damaged, or no database")
@@ -276,6 +291,14 @@ class SqliteTarget(Target):
                 if each.on_update in _ACTS:
                     passed_on |= {each.column} if each.column is not None else keys[0] if keys else set()
         return frozenset(dependents), frozenset(passed_on)
+
+    def taken_for(self, table: str) -> str:
+        name = table.casefold()
+        if name in (VERSION_TABLE, USUAL_LOG, (self._log or USUAL_LOG).casefold()):
+            return "changes of the file are recorded there"
+        if name.startswith(_INTERNAL):
+            return "such names belong to the database itself"
+        return super().taken_for(table)
 
     def column_type(self, type: pa.DataType) -> str:
         if pa.types.is_integer(type):

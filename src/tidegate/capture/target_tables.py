@@ -7,7 +7,7 @@ that is dropped here stays there, and is not written any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -148,6 +148,11 @@ def fit(target: Target, name: str, schema: TableSchema, known: TableState | None
 
 def _check_names(target: Target, name: str, schema: TableSchema) -> None:
     """A longer name is cut off by the database, without a word, and may be that of another one then."""
+    if why := target.taken_for(name):
+        raise InvalidArgument(
+            f"{target.shown}: table {name!r} cannot be applied there, as {why}; have its rows in a table of another"
+            f" name here, and apply that one"
+        )
     longest = target.name_bytes
     if longest is None:
         return
@@ -162,6 +167,19 @@ def _check_names(target: Target, name: str, schema: TableSchema) -> None:
             raise InvalidArgument(
                 f"{target.shown}: the name of column {each!r} of table {name!r} has {len(each.encode())} bytes, and a"
                 f" name there has at most {longest}; rename it here: ALTER TABLE {name} RENAME COLUMN ... TO ..."
+            )
+
+
+def check_is_apart(target: Target, name: str, others: Iterable[str]) -> None:
+    """Rows of two tables in one would be each other's conflicts, or be lost without a word.
+
+    Ordering: after `fit`. Raises: `InvalidArgument`.
+    """
+    for other in others:
+        if other != name and target.is_one(name, other):
+            raise InvalidArgument(
+                f"{target.shown}: {name!r} and {other!r} are two tables here and one there; apply each to a database of"
+                f" its own, or, if {other!r} was dropped here, start anew with restart=True"
             )
 
 
@@ -226,6 +244,37 @@ def _follow(target: Target, shape: TargetTable, schema: TableSchema, known: Tabl
     for each in added:
         target.run(f"ALTER TABLE {table} ADD COLUMN {column_quoted(each.name)} {target.column_type(each.type)}")
     return _there(target, shape.name) if renamed or added else shape
+
+
+def renew(target: Target, name: str, schema: TableSchema, known: TableState | None) -> None:
+    """Give a table that was filled from here, and is to be emptied, the columns that it lacks.
+
+    `known` is how it was, if it is still the table that it was: then columns that were renamed are, where the new name
+    is free. Nothing else there is touched. Ordering: before `fit`, which is not told what was known.
+    """
+    shape = target.shape(name)
+    if shape is None:
+        return
+    table = quoted(shape.name)
+    renamed: dict[int, tuple[str, str]] = {}
+    for each in schema.columns:
+        before = None if known is None else shape.column(known.columns.get(each.id, ""))
+        if before is not None and before.name.casefold() != each.name.casefold():
+            renamed[each.id] = before.name, each.name
+    while taken := [id for id, (_, new) in renamed.items() if _stays(shape, new, renamed)]:
+        for id in taken:
+            del renamed[id]
+    for old, new in _in_turn(renamed, shape):
+        target.run(f"ALTER TABLE {table} RENAME COLUMN {column_quoted(old)} TO {column_quoted(new)}")
+    shape = _there(target, name)
+    for each in schema.columns:
+        if shape.column(each.name) is None:
+            target.run(f"ALTER TABLE {table} ADD COLUMN {column_quoted(each.name)} {target.column_type(each.type)}")
+
+
+def _stays(shape: TargetTable, name: str, renamed: Mapping[int, tuple[str, str]]) -> bool:
+    """Whether a column has a name and keeps it."""
+    return shape.column(name) is not None and name.casefold() not in _folded(old for old, _ in renamed.values())
 
 
 def _in_turn(renamed: dict[int, tuple[str, str]], shape: TargetTable) -> Iterator[tuple[str, str]]:

@@ -309,6 +309,27 @@ def test_a_log_that_is_gone_says_to_start_anew(folded: Rig) -> None:
     assert rig.equal()
 
 
+def test_a_start_that_the_log_has_lost_leaves_nothing_behind(folded: Rig) -> None:
+    """The way back: a position is written only when what follows it can come."""
+    rig = folded
+    early = rig.db.upsert("t", [(1, "early")]).timestamp
+    before = rig.there("tidegate_applied")
+    for number in range(300):
+        rig.db.upsert("t", [(number, "x" * 100)])
+    rig.db.flush()
+    log = rig.db.engine.log
+    log.seal()
+    newest = {each: log.segments(each)[-1].first_position for each in rig.db.engine.channels}
+    assert any([log.truncate(each, position) for each, position in newest.items()])
+    with pytest.raises(Truncated, match=r"start is .*does not have what follows.*'snapshot', 'now' or a later"):
+        rig.apply(name="late", start=early)
+    assert rig.there("tidegate_applied") == before
+    rig.apply(name="late", start="now")
+    rig.db.upsert("t", [(1000, "new")])
+    assert rig.apply(name="late", policy="overwrite").transactions == 1
+    assert rig.there("t") == [(1, "one"), (1000, "new")]
+
+
 def test_rows_before_are_found_behind_checkpoints(folded: Rig) -> None:
     """What the rows were where the target is, though the tables are further."""
     rig = folded
