@@ -236,7 +236,7 @@ class Connection(sqlite3.Connection):
         if recorder.log is None:
             work(*arguments)
             return
-        if statement.replaces or recorder.needs_care or recorder.marks:
+        if recorder.needs_care or recorder.marks:
             recorder.before_write(statement)
         try:
             work(*arguments)
@@ -366,8 +366,11 @@ class Connection(sqlite3.Connection):
                     f"the journal mode cannot be changed from {now} while CDC is on: turn it off first, by"
                     " set_capture('off') or PRAGMA capture_data_changes_conn('off')"
                 )
+        if name == "recursive_triggers" and value is None:
+            run_plain(cursor, "SELECT ? AS recursive_triggers", (int(recorder.recursive_wanted),))
+            return
         run_plain(cursor, sql, parameters)
-        if name == "recursive_triggers" and value is not None:
+        if name == "recursive_triggers":
             recorder.recursive_was_set()
 
 

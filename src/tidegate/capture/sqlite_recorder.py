@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from tidegate.capture import sqlite_ddl as ddl
 from tidegate.capture.images import image
+from tidegate.capture.sqlite_nested import Frame, Nest, nested_triggers
 from tidegate.capture.sqlite_triggers import (
     COMMIT_VIEW,
     LOG_VIEW,
@@ -66,10 +67,15 @@ class Recorder:
         self._images: list[bytes | None] = []
         self.marks: set[int] = set()
         """Columns set by UPDATEs at work (see `Slot`). Between statements, left by rows that were passed over."""
+        self._frames: list[Frame] = []
+        """The same, where updates may run within one another."""
+        self._replacing: dict[int, int] = {0: 0}
+        """At 0, the number of the statement at work if it may replace rows that have to be looked up, or 0."""
+        self._statements = 0
         self.needs_care = True
-        """Whether `before_write` has something to do, even for a statement that replaces nothing."""
-        self._slots: list[Slot] = []
-        self._installed: dict[tuple[str, str], tuple[Table, Slot]] = {}
+        """Whether `before_write` has something to do."""
+        self._slots: list[tuple[Slot, Nest]] = []
+        self._installed: dict[tuple[str, str], tuple[Table, int]] = {}
         self._schemas: tuple[str, ...] = ("main",)
         self._versions: tuple[int, ...] | None = None
         """Of the schemas that the triggers were made for."""
@@ -141,21 +147,28 @@ class Recorder:
     def before_write(self, statement: Statement) -> None:
         """A statement that changes rows is about to run."""
         self.marks.clear()
+        self._frames.clear()
         if self._counts:
             self.restore_changes()
-        by_default = not self._has_triggers or self._may_replace or self.recursive_wanted
-        wanted = statement.replaces or by_default
-        if wanted is not self._recursive:
-            # Without it, rows that are replaced are not seen. With it, triggers of the user call themselves: only
-            # where there are none, or where rows may be replaced.
-            self.run(f"PRAGMA recursive_triggers = {int(wanted)}")
-            self._recursive = wanted
-        self.needs_care = self._counts or self._recursive is not by_default
+        if self._looks_up:
+            self._statements += 1
+            replaces = statement.replaces or (self._may_replace and not statement.keeps)
+            self._replacing[0] = self._statements if replaces else 0
 
     def recursive_was_set(self) -> None:
         """The user has set `recursive_triggers`."""
         self._recursive = self.recursive_wanted = bool(self.query("PRAGMA recursive_triggers")[0][0])
-        self.needs_care = True
+        self.install()
+
+    @property
+    def _looks_up(self) -> bool:
+        """Whether rows that are replaced have to be looked up."""
+        return self._has_triggers and not self.recursive_wanted
+
+    def _set_recursive(self, wanted: bool) -> None:
+        if wanted is not self._recursive:
+            self.run(f"PRAGMA recursive_triggers = {int(wanted)}")
+            self._recursive = wanted
 
     def restore_changes(self) -> None:
         """Makes `changes()` what it was before the recorder wrote."""
@@ -213,9 +226,7 @@ class Recorder:
             self.log = None
             self._drop(PREFIX)
             self._installed.clear()
-            if self._recursive is not self.recursive_wanted:
-                self.run(f"PRAGMA recursive_triggers = {int(self.recursive_wanted)}")
-                self._recursive = self.recursive_wanted
+            self._set_recursive(self.recursive_wanted)
 
     def _version(self, table: str) -> str | None:
         """The version that a table is said to have, if it is there and said."""
@@ -305,26 +316,33 @@ class Recorder:
         """Makes the triggers of tables that are new or not what they were."""
         if self.log is None:
             return
+        everything = [*known.values(), *ddl.temporary_triggers(self.query)]
+        self._has_triggers = any(each.type == "trigger" for each in everything)
+        self._may_replace = ddl.may_replace(everything)
+        self._counts = ddl.counts(everything)
+        # It makes SQLite tell which rows are replaced. The user's triggers would call themselves.
+        self._set_recursive(self.recursive_wanted or not self._has_triggers)
+        self._replacing[0] = 0
+        own = (self.log.name, ddl.VERSION_TABLE)
         found = {}
-        for table in ddl.tables(self.query, self._schemas, known, (self.log.name, ddl.VERSION_TABLE)):
+        for table in ddl.tables(self.query, self._schemas, known, own, looks_up=self._looks_up):
             found[table.schema, table.name] = table
         for name in [name for name in self._installed if self._installed[name][0] != found.get(name)]:
-            _, slot = self._installed.pop(name)
-            self._drop(f"{PREFIX}{slot.number}_")
-        taken = {slot.number for _, slot in self._installed.values()}
-        free = [slot for slot in self._slots if slot.number not in taken]
+            _, number = self._installed.pop(name)
+            self._drop(f"{PREFIX}{number}_")
+        taken = {number for _, number in self._installed.values()}
+        free = [number for number in range(len(self._slots)) if number not in taken]
         for name, table in found.items():
             if name in self._installed:
                 continue
-            slot = free.pop() if free else self._new_slot()
+            number = free.pop() if free else self._new_slot()
+            slot, nest = self._slots[number]
             slot.serve(table, self.log.mode)
-            for sql in triggers(table, slot.number, self.log):
+            nest.serve(table)
+            for sql in (nested_triggers if table.nested else triggers)(table, number, self.log):
                 self.run(sql)
-            self._installed[name] = (table, slot)
-        self._has_triggers = ddl.has_triggers(self.query, known)
-        self._may_replace = ddl.may_replace(known)
-        self._counts = ddl.counts(known)
-        self.needs_care = True
+            self._installed[name] = (table, number)
+        self.needs_care = self._counts or any(table.nested for table, _ in self._installed.values())
         self._versions = ddl.versions(self.query, self._schemas)
 
     def schema_was_changed(self, before: ddl.Entries, statement: Statement, sql: str) -> None:
@@ -367,14 +385,17 @@ class Recorder:
             if table not in but and name not in but:
                 self.run(f"DROP {kind} temp.{quoted(name)}")
 
-    def _new_slot(self) -> Slot:
+    def _new_slot(self) -> int:
         slot = Slot(len(self._slots), marks=self.marks, images=self._images)
-        self._slots.append(slot)
+        nest = Nest(slot, self._frames)
+        self._slots.append((slot, nest))
         create = self._connection.create_function
         create(f"tidegate_update_{slot.number}", -1, slot.update)
         create(f"tidegate_hold_{slot.number}", -1, slot.hold)
         create(f"tidegate_image_{slot.number}", 0, slot.image)
-        return slot
+        create(f"tidegate_mark_{slot.number}", -1, nest.mark)
+        create(f"tidegate_nested_{slot.number}", -1, nest.update)
+        return slot.number
 
     def _make_functions(self) -> None:
         """Once: SQLite replaces no function while a statement runs."""
@@ -385,6 +406,7 @@ class Recorder:
         create("tidegate_mark", 1, self.marks.add)
         create("tidegate_txn_id", 0, partial(self._transaction.get, 0))
         create("tidegate_pop", 0, self._images.pop)
+        create("tidegate_replaces", 0, partial(self._replacing.get, 0))
         create("tidegate_keep", 1, self.hidden_changes.append)
         create("conn_txn_id", 1, partial(self._transaction.setdefault, 0))
         create("total_changes", 0, lambda: self._total() - self.uncounted)
