@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tidegate.capture.images import image
 from tidegate.capture.sqlite_triggers import PREFIX, Table, quoted, text
-from tidegate.capture.statements import Statement, guards, indexed, says_to_replace
+from tidegate.capture.statements import Statement, indexed, moment, says_to_replace
 from tidegate.cdc.record import Value, encode
 
 Query = Callable[[str], Sequence[Sequence[Any]]]
@@ -142,12 +142,16 @@ def tables(
     user_triggers = [
         entry for entry in (*known.values(), *temporary_triggers(query)) if entry.type == "trigger" and entry.sql
     ]
-    guarded = {entry.table.lower() for entry in user_triggers if guards(entry.sql or "")}
+    moments = [(entry.table.lower(), moment(entry.sql or "")) for entry in user_triggers]
+    guarded = {table for table, (time, event) in moments if time == "BEFORE" and event == "DELETE"}
+    interrupted = {table for table, (time, event) in moments if time == "BEFORE" and event != "DELETE"}
     nested = bool(user_triggers) or any(_has_actions(query, schema, name) for schema, name, _ in found)
     for schema, name, without_rowid in found:
         table = _table(query, schema, name, without_rowid)
         table = replace(table, guarded=name.lower() in guarded, nested=nested and bool(table.identity))
-        yield replace(table, uniques=uniques(query, table, known)) if looks_up and table.nested else table
+        if looks_up and table.nested:
+            table = replace(table, uniques=uniques(query, table, known), interrupted=name.lower() in interrupted)
+        yield table
 
 
 def _has_actions(query: Query, schema: str, name: str) -> bool:

@@ -34,6 +34,11 @@ from tidegate.cdc.record import Value
 
 MOST_FRAMES: Final = 1000
 """SQLite's triggers go no deeper."""
+_CHANGED: Final = text("*")
+"""The tag of rows that were changed while another statement for the table was at work, which may replace them too."""
+_OPEN: Final = text("o")
+"""How the tags of statements at work begin; those of rows begin otherwise."""
+_BEHIND_OPEN: Final = text("p")
 
 
 @dataclass(slots=True)
@@ -217,40 +222,59 @@ def _updated(table: Table, slot: int, log: Log) -> str:
 
 def _look(table: Table, slot: int, log: Log, kind: str) -> str:
     """Notes the rows that a new one is in conflict with."""
-    found = _found(table, slot)
-    picture = "NULL"
-    if log.mode in ("before", "full"):
-        values = values_of(table, "t")
-        picture = f"tidegate_image({', '.join(values)})"
-        if len(values) > MOST_ARGUMENTS:
-            picture = f"CASE WHEN {' AND '.join(holds_of(slot, values))} THEN tidegate_image_{slot}() END"
+    found, tag = _found(table, slot), _tag(table, kind)
+    into = f"INSERT OR REPLACE INTO {found} SELECT tidegate_replaces()"
     ids = ", ".join(_ids(table, "t"))
     conflict = " OR ".join(f"({each})" for each in table.uniques)
     own = f" AND NOT ({_same_key(table, 't', 'old')})" if kind == "u" else ""
+    nothing = ", 0" * len(table.identity)
+    opened = f"; {into}, {_OPEN} || {tag}{nothing}, NULL" if table.interrupted else ""
     return (
-        f"DELETE FROM {found} WHERE statement < tidegate_replaces();"
-        f" INSERT OR REPLACE INTO {found} SELECT tidegate_replaces(), {_tag(table, kind)}, {ids}, {picture}"
-        f" FROM {_name(table)} AS t WHERE ({conflict}){own}"
+        f"DELETE FROM {found} WHERE statement < tidegate_replaces(); {into}, {tag}, {ids}, {_noted(table, slot, log, 't')}"
+        f" FROM {_name(table)} AS t WHERE ({conflict}){own}{opened}"
     )
+
+
+def _noted(table: Table, slot: int, log: Log, row: str) -> str:
+    """The image that a row is noted with."""
+    if log.mode not in ("before", "full"):
+        return "NULL"
+    values = values_of(table, row)
+    if len(values) > MOST_ARGUMENTS:
+        return f"CASE WHEN {' AND '.join(holds_of(slot, values))} THEN tidegate_image_{slot}() END"
+    return f"tidegate_image({', '.join(values)})"
 
 
 def _replaced(table: Table, slot: int, log: Log, kind: str) -> str:
     """Records the rows noted that are gone."""
     if not table.uniques:
         return ""
-    found = _found(table, slot)
-    key = [(f"r.k{at}", quoted(name)) for at, name in enumerate(table.identity)]
-    taken = " AND ".join(f"{noted} = new.{name} COLLATE BINARY" for noted, name in key)
-    there = " AND ".join(f"t.{name} = {noted}" for noted, name in key)
+    found, tag = _found(table, slot), _tag(table, kind)
+    key = [(f"k{at}", quoted(name)) for at, name in enumerate(table.identity)]
+    taken = " AND ".join(f"r.{noted} = new.{name} COLLATE BINARY" for noted, name in key)
+    there = " AND ".join(f"t.{name} = r.{noted}" for noted, name in key)
     if table.key:
-        there += "".join(f" AND t.{name} = {noted} COLLATE BINARY" for noted, name in key)
-    of = f"statement = tidegate_replaces() AND tag = {_tag(table, kind)}"
+        there += "".join(f" AND t.{name} = r.{noted} COLLATE BINARY" for noted, name in key)
+    gone = f"(({taken}) OR NOT EXISTS (SELECT 1 FROM {_name(table)} AS t WHERE {there}))"
+    tags = f"({tag}, {_CHANGED})" if table.interrupted else f"({tag})"
     into, values = entry(log, table, "-1", "NULL" if table.rowid is None else "r.k0", ("r.image", "NULL", "NULL"))
-    return (
-        f"{into} SELECT {values} FROM temp.{found} AS r WHERE {of}"
-        f" AND (({taken}) OR NOT EXISTS (SELECT 1 FROM {_name(table)} AS t WHERE {there}));"
-        f" DELETE FROM {found} WHERE {of}; "
-    )
+    at_work = "statement = tidegate_replaces()"
+    parts = [
+        f"{into} SELECT {values} FROM temp.{found} AS r WHERE {at_work} AND tag IN {tags} AND {gone}",
+        f"DELETE FROM {found} WHERE {at_work} AND tag = {tag}",
+    ]
+    if table.interrupted:
+        keys = ", ".join(noted for noted, _ in key)
+        left = f"SELECT {keys} FROM temp.{found} AS r WHERE {at_work} AND tag = {_CHANGED} AND {gone}"
+        ids = ", ".join(_ids(table, "new"))
+        parts += [
+            f"DELETE FROM {found} WHERE {at_work} AND tag = {_CHANGED} AND ({keys}) IN ({left})",
+            f"DELETE FROM {found} WHERE {at_work} AND tag = {_OPEN} || {tag}",
+            f"INSERT OR REPLACE INTO {found} SELECT tidegate_replaces(), {_CHANGED}, {ids},"
+            f" {_noted(table, slot, log, 'new')} WHERE EXISTS"
+            f" (SELECT 1 FROM temp.{found} WHERE {at_work} AND tag >= {_OPEN} AND tag < {_BEHIND_OPEN})",
+        ]
+    return "; ".join(parts) + "; "
 
 
 def _forget(table: Table, slot: int) -> str:

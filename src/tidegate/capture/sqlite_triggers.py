@@ -65,6 +65,8 @@ class Table:
     """Whether a change may run within an update of this table: there are triggers of the user, or cascades."""
     uniques: tuple[str, ...] = ()
     """What no two rows have in common, as conditions on `t` and `new`, where rows replaced have to be looked up."""
+    interrupted: bool = False
+    """Whether triggers of the user run before its inserts or updates."""
     computed: frozenset[int] = frozenset()
     """The columns that are computed from others."""
 

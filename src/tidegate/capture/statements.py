@@ -177,14 +177,15 @@ def says_to_replace(sql: str) -> bool:
     return False
 
 
-def guards(sql: str) -> bool:
-    """Whether a trigger runs before rows are deleted."""
+def moment(sql: str) -> tuple[str, str]:
+    """When a trigger runs: BEFORE, AFTER or INSTEAD, and of what: INSERT, UPDATE or DELETE."""
     words = words_of(sql)
     at = next((at for at, word in enumerate(words) if word.bare and word.text == "TRIGGER"), 0) + 1
     if [word.text for word in words[at : at + 3]] == ["IF", "NOT", "EXISTS"]:
         at += 3
     at += 3 if len(words) > at + 1 and words[at + 1].text == "." else 1
-    return [word.text for word in words[at : at + 2]] in (["BEFORE", "DELETE"], ["DELETE", "ON"])
+    time = words[at].text if words[at].text in ("BEFORE", "AFTER", "INSTEAD") else "BEFORE"
+    return time, next(word.text for word in words[at:] if word.text in ("INSERT", "UPDATE", "DELETE"))
 
 
 def indexed(sql: str) -> tuple[list[str], str]:
