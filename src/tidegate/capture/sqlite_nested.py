@@ -167,13 +167,24 @@ def nested_triggers(table: Table, slot: int, log: Log) -> Iterator[str]:
     delete = ImageRow(table, slot, log, "old", -1, before=old)
     looked = bool(table.uniques)
     forget = f"; {_forget(table, slot)}" if looked else ""
-    yield f"{make}_insert AFTER INSERT {on} BEGIN {_replaced(table, slot, log, 'i')}{insert.whole}; END"
+    # A statement replaces rows or does not: of two triggers with a body each, one runs.
+    plain, replacing = ("WHEN NOT tidegate_replaces() ", "WHEN tidegate_replaces() ") if looked else ("", "")
+    yield f"{make}_insert AFTER INSERT {on} {plain}BEGIN {insert.whole}; END"
+    if looked:
+        replaced = _replaced(table, slot, log, "i")
+        yield f"{make}_replace AFTER INSERT {on} {replacing}BEGIN {replaced}; {insert.whole}; END"
     if table.guarded:
         gone = f"NOT EXISTS (SELECT 1 FROM {_name(table)} AS t WHERE {_same_key(table, 't', 'old')})"
         yield f"{make}_delete AFTER DELETE {on} WHEN {gone} BEGIN {delete.whole}{forget}; END"
     else:
         yield f"{make}_delete BEFORE DELETE {on} BEGIN {delete.whole}{forget}; END"
-    yield f"{make}_update AFTER UPDATE {on} WHEN {_ends(table, slot, old, new)} BEGIN {_updated(table, slot, log)}; END"
+    ends, updated = _ends(table, slot, old, new), _updated(table, log)
+    if looked:
+        yield f"{make}_update AFTER UPDATE {on} {plain}AND {ends} BEGIN {updated}; END"
+        replaced = _replaced(table, slot, log, "u")
+        yield f"{make}_replace_update AFTER UPDATE {on} {replacing}AND {ends} BEGIN {replaced}; {updated}; END"
+    else:
+        yield f"{make}_update AFTER UPDATE {on} WHEN {ends} BEGIN {updated}; END"
     names = {at: (table.columns[at],) if table.key else key_names(table) for at in key_columns(table)}
     if log.mode in ("before", "full"):
         names |= {at: (name,) for at, name in enumerate(table.columns) if at not in names}
@@ -189,15 +200,18 @@ def nested_triggers(table: Table, slot: int, log: Log) -> Iterator[str]:
         keys = ", ".join(f"k{at}" for at in range(len(table.identity)))
         yield (
             f"CREATE TEMP TABLE IF NOT EXISTS {_found(table, slot)}"
-            f"(statement, tag, {keys}, image, PRIMARY KEY (statement, tag, {keys})) WITHOUT ROWID"
+            f"(statement, tag, {keys}, image)"
         )
-        yield f"{make}_look BEFORE INSERT {on} WHEN tidegate_replaces() BEGIN {_look(table, slot, log, 'i')}; END"
-        yield f"{make}_look_up BEFORE UPDATE {on} WHEN tidegate_replaces() BEGIN {_look(table, slot, log, 'u')}; END"
+        index = f"{_found(table, slot)}_tags"
+        yield f"CREATE INDEX IF NOT EXISTS temp.{index} ON {_found(table, slot)}(statement, tag)"
+        yield f"{make}_look BEFORE INSERT {on} {replacing}BEGIN {_look(table, slot, log, 'i')}; END"
+        yield f"{make}_look_update BEFORE UPDATE {on} {replacing}BEGIN {_look(table, slot, log, 'u')}; END"
 
 
 def _ends(table: Table, slot: int, old: Sequence[str], new: Sequence[str]) -> str:
     """The end of an update, with the row as it is now."""
     was_there = f"EXISTS (SELECT 1 FROM {_name(table)} AS t WHERE {_same_key(table, 't', 'old')})"
+    was_there = f"CASE WHEN {_same_key(table, 'old', 'new')} THEN 1 ELSE {was_there} END"
     arguments = [was_there, f"t.{quoted(table.identity[0])} IS NOT NULL", *_ids(table, "old"), *_ids(table, "new")]
     values = [*old, *new, *values_of(table, "t")]
     before = ""
@@ -211,27 +225,27 @@ def _ends(table: Table, slot: int, old: Sequence[str], new: Sequence[str]) -> st
     )
 
 
-def _updated(table: Table, slot: int, log: Log) -> str:
+def _updated(table: Table, log: Log) -> str:
     """What is written of an update: a row about it, or a delete and an insert, of which each may be left out."""
     pop = "tidegate_pop()"
     first = entry(log, table, pop, _id(table, "old"), (pop, pop, pop))
     second = entry(log, table, "1", _id(table, "new"), ("NULL", pop, "NULL"))
-    rows = "; ".join(f"{into} SELECT {values} WHERE {pop}" for into, values in (first, second))
-    return f"{_replaced(table, slot, log, 'u')}{rows}"
+    return "; ".join(f"{into} SELECT {values} WHERE {pop}" for into, values in (first, second))
 
 
 def _look(table: Table, slot: int, log: Log, kind: str) -> str:
     """Notes the rows that a new one is in conflict with."""
     found, tag = _found(table, slot), _tag(table, kind)
-    into = f"INSERT OR REPLACE INTO {found} SELECT tidegate_replaces()"
+    into = f"INSERT INTO {found} SELECT tidegate_replaces()"
     ids = ", ".join(_ids(table, "t"))
     conflict = " OR ".join(f"({each})" for each in table.uniques)
     own = f" AND NOT ({_same_key(table, 't', 'old')})" if kind == "u" else ""
     nothing = ", 0" * len(table.identity)
     opened = f"; {into}, {_OPEN} || {tag}{nothing}, NULL" if table.interrupted else ""
     return (
-        f"DELETE FROM {found} WHERE statement < tidegate_replaces(); {into}, {tag}, {ids}, {_noted(table, slot, log, 't')}"
-        f" FROM {_name(table)} AS t WHERE ({conflict}){own}{opened}"
+        f"DELETE FROM {found} WHERE statement < tidegate_replaces();"
+        f" DELETE FROM {found} WHERE statement = tidegate_replaces() AND tag = {tag};"
+        f" {into}, {tag}, {ids}, {_noted(table, slot, log, 't')} FROM {_name(table)} AS t WHERE ({conflict}){own}{opened}"
     )
 
 
@@ -247,8 +261,6 @@ def _noted(table: Table, slot: int, log: Log, row: str) -> str:
 
 def _replaced(table: Table, slot: int, log: Log, kind: str) -> str:
     """Records the rows noted that are gone."""
-    if not table.uniques:
-        return ""
     found, tag = _found(table, slot), _tag(table, kind)
     key = [(f"k{at}", quoted(name)) for at, name in enumerate(table.identity)]
     taken = " AND ".join(f"r.{noted} = new.{name} COLLATE BINARY" for noted, name in key)
@@ -270,11 +282,12 @@ def _replaced(table: Table, slot: int, log: Log, kind: str) -> str:
         parts += [
             f"DELETE FROM {found} WHERE {at_work} AND tag = {_CHANGED} AND ({keys}) IN ({left})",
             f"DELETE FROM {found} WHERE {at_work} AND tag = {_OPEN} || {tag}",
-            f"INSERT OR REPLACE INTO {found} SELECT tidegate_replaces(), {_CHANGED}, {ids},"
+            f"DELETE FROM {found} WHERE {at_work} AND tag = {_CHANGED} AND ({keys}) = ({ids})",
+            f"INSERT INTO {found} SELECT tidegate_replaces(), {_CHANGED}, {ids},"
             f" {_noted(table, slot, log, 'new')} WHERE EXISTS"
             f" (SELECT 1 FROM temp.{found} WHERE {at_work} AND tag >= {_OPEN} AND tag < {_BEHIND_OPEN})",
         ]
-    return "; ".join(parts) + "; "
+    return "; ".join(parts)
 
 
 def _forget(table: Table, slot: int) -> str:
