@@ -139,18 +139,21 @@ def tables(
         if kind == b"table" and not name.lower().startswith(b"sqlite_")
     ]
     found = [each for each in found if not (each[0] == "main" and each[1].lower() in apart)]
-    user_triggers = [
-        entry for entry in (*known.values(), *temporary_triggers(query)) if entry.type == "trigger" and entry.sql
-    ]
+    temporary = temporary_triggers(query)
+    user_triggers = [entry for entry in (*known.values(), *temporary) if entry.type == "trigger"]
     moments = [(entry.table.lower(), moment(entry.sql or "")) for entry in user_triggers]
     guarded = {table for table, (time, event) in moments if time == "BEFORE" and event == "DELETE"}
     interrupted = {table for table, (time, event) in moments if time == "BEFORE" and event != "DELETE"}
+    followed = {entry.table.lower() for entry in temporary if moment(entry.sql or "")[0] == "AFTER"}
     nested = bool(user_triggers) or any(_has_actions(query, schema, name) for schema, name, _ in found)
     for schema, name, without_rowid in found:
         table = _table(query, schema, name, without_rowid)
-        table = replace(table, guarded=name.lower() in guarded, nested=nested and bool(table.identity))
+        label = name.lower()
+        table = replace(
+            table, guarded=label in guarded, followed=label in followed, nested=nested and bool(table.identity)
+        )
         if looks_up and table.nested:
-            table = replace(table, uniques=uniques(query, table, known), interrupted=name.lower() in interrupted)
+            table = replace(table, uniques=uniques(query, table, known), interrupted=label in interrupted)
         yield table
 
 
@@ -236,7 +239,7 @@ def temporary_triggers(query: Query) -> list[Entry]:
     """The user's TEMP triggers."""
     rows = query(
         "SELECT CAST(name AS BLOB), CAST(tbl_name AS BLOB), CAST(sql AS BLOB) FROM sqlite_temp_schema"
-        f" WHERE type = 'trigger' AND substr(name, 1, {len(PREFIX)}) <> {text(PREFIX)}"
+        f" WHERE type = 'trigger' AND substr(name, 1, {len(PREFIX)}) <> {text(PREFIX)} ORDER BY rowid"
     )
     return [Entry("trigger", name.decode(), table.decode(), 0, sql.decode()) for name, table, sql in rows]
 

@@ -158,9 +158,9 @@ def _same(one: Value, other: Value) -> bool:
     return type(one) is type(other) and one == other
 
 
-def nested_triggers(table: Table, slot: int, log: Log) -> Iterator[str]:
-    """The triggers of a table, as SQL. They call the functions of a slot and its nest."""
-    make = f"CREATE TEMP TRIGGER {PREFIX}{slot}"
+def nested_triggers(table: Table, slot: int, log: Log, salt: str = "") -> Iterator[str]:
+    """The triggers of a table, as SQL, with a salt in their names. They call the functions of a slot and its nest."""
+    make = f"CREATE TEMP TRIGGER {PREFIX}{slot}{salt}"
     on = f"ON {_name(table)}"
     old, new = values_of(table, "old"), values_of(table, "new")
     insert = ImageRow(table, slot, log, "new", 1, after=new)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from tidegate.capture import sqlite_ddl as ddl
 from tidegate.capture.images import image
 from tidegate.capture.sqlite_nested import Frame, Nest, nested_triggers
+from tidegate.capture.sqlite_order import temporary_in_front
 from tidegate.capture.sqlite_triggers import (
     COMMIT_VIEW,
     LOG_VIEW,
@@ -44,6 +45,8 @@ _DEFINITIONS: Final = {
     "after": "BLOB",
     "updates": "BLOB",
 }
+_MOST_SALTS: Final = 200
+"""Names that are tried for triggers that have to run before others."""
 _COUNT: Final = f"{PREFIX}count"
 _FILL: Final = f"{PREFIX}fill"
 _RESTORE: Final = (
@@ -339,11 +342,41 @@ class Recorder:
             slot, nest = self._slots[number]
             slot.serve(table, self.log.mode)
             nest.serve(table)
-            for sql in (nested_triggers if table.nested else triggers)(table, number, self.log):
-                self.run(sql)
+            self._make(table, number, self.log)
             self._installed[name] = (table, number)
+        self._put_in_front(self.log)
         self.needs_care = self._counts or any(table.nested for table, _ in self._installed.values())
         self._versions = ddl.versions(self.query, self._schemas)
+
+    def _make(self, table: Table, slot: int, log: Log, salt: str = "") -> None:
+        """Makes the triggers of a table."""
+        for sql in (nested_triggers if table.nested else triggers)(table, slot, log, salt):
+            self.run(sql)
+
+    def _put_in_front(self, log: Log) -> None:
+        """Sees to it that no TEMP trigger of the user runs before what caused it is recorded.
+
+        Raises: `NotSupportedError` if there is no such order.
+        """
+        followed = [each for each in self._installed.values() if each[0].followed]
+        for salt in range(_MOST_SALTS if followed else 0):
+            self.run("PRAGMA writable_schema = RESET")  # The order is then the one in which SQLite reads them again.
+            late = [each for each in followed if temporary_in_front(self.query, *each)]
+            if not late:
+                return
+            for table, slot in late:
+                self._drop(f"{PREFIX}{slot}_")
+                self._make(table, slot, log, f"_{salt}")
+            # Few triggers run in the order in which they were made, many in that of the hashes of their names.
+            for trigger in ddl.temporary_triggers(self.query):
+                self.run(f"DROP TRIGGER temp.{quoted(trigger.name)}")
+                self.run((trigger.sql or "").replace("CREATE", "CREATE TEMP", 1))
+        if followed:
+            names = ", ".join(table.name for table, _ in followed)
+            raise sqlite3.NotSupportedError(
+                f"TEMP triggers run before the changes of {names} are recorded: make them other than TEMP,"
+                " or BEFORE triggers, or give them other names"
+            )
 
     def schema_was_changed(self, before: ddl.Entries, statement: Statement, sql: str) -> None:
         """Records what a statement did to the schema, and follows it."""

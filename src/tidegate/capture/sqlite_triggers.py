@@ -65,6 +65,8 @@ class Table:
     """Whether a change may run within an update of this table: there are triggers of the user, or cascades."""
     uniques: tuple[str, ...] = ()
     """What no two rows have in common, as conditions on `t` and `new`, where rows replaced have to be looked up."""
+    followed: bool = False
+    """Whether TEMP triggers of the user run after its changes."""
     interrupted: bool = False
     """Whether triggers of the user run before its inserts or updates."""
     computed: frozenset[int] = frozenset()
@@ -170,9 +172,9 @@ def mark(slot: int, column: int) -> int:
     return slot * MOST_COLUMNS + column
 
 
-def triggers(table: Table, slot: int, log: Log) -> Iterator[str]:
-    """The triggers of a table, as SQL. They call the functions of a slot."""
-    make = f"CREATE TEMP TRIGGER {PREFIX}{slot}"
+def triggers(table: Table, slot: int, log: Log, salt: str = "") -> Iterator[str]:
+    """The triggers of a table, as SQL, with a salt in their names. They call the functions of a slot."""
+    make = f"CREATE TEMP TRIGGER {PREFIX}{slot}{salt}"
     on = f"ON {quoted(table.schema)}.{quoted(table.name)}"
     of_key = ", ".join(map(quoted, key_names(table)))
     old, new = values_of(table, "old"), values_of(table, "new")
