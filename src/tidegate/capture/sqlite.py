@@ -240,7 +240,9 @@ class Connection(sqlite3.Connection):
             recorder.before_write(statement)
         try:
             work(*arguments)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, sqlite3.IntegrityError):
+                recorder.hidden_changes.clear()  # Unlike one that could not even begin, it has set `changes()`.
             if not in_transaction(self):
                 recorder.ended(rolled_back=True)
             raise
@@ -280,7 +282,9 @@ class Connection(sqlite3.Connection):
             recorder.hidden_changes.clear()
             if statement.returning and cursor.description is not None:
                 cursor.hold()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, sqlite3.IntegrityError):
+                recorder.hidden_changes.clear()
             # With OR FAIL, what was changed before the failure stays. Of any other failure nothing is left to commit.
             self._end_own(keep=in_transaction(self), record=recorder.has_recorded())
             raise
@@ -378,7 +382,9 @@ _total_changes: Final = sqlite3.Connection.total_changes.__get__
 
 
 def _checked_level(level: str | None) -> str | None:
-    if level is not None and (not isinstance(level, str) or level.upper() not in _LEVELS):
+    if level is not None and not isinstance(level, str):
+        raise TypeError(f"isolation_level must be a string or None, not {level!r}")
+    if level is not None and level.upper() not in _LEVELS:
         raise ValueError(f"isolation_level must be None or one of {', '.join(map(repr, _LEVELS))}, not {level!r}")
     return level
 

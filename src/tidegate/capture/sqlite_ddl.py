@@ -200,13 +200,14 @@ def _table(query: Query, schema: str, name: str, without_rowid: bool) -> Table:
 def uniques(query: Query, table: Table, known: Entries) -> tuple[str, ...]:
     """What no two rows of a table have in common, as conditions on `t` and the row `new`."""
     named = {entry.name.lower(): entry for at, entry in known.items() if at[0] == table.schema}
-    defaults = dict(
-        query(
+    defaults = {
+        column: default
+        for column, default in query(
             "SELECT CAST(name AS BLOB), CAST(dflt_value AS BLOB)"
             f" FROM pragma_table_xinfo({text(table.name)}, {text(table.schema)})"
             ' WHERE "notnull" AND dflt_value IS NOT NULL'
         )
-    )
+    }
     every = query(f"SELECT CAST(name AS BLOB) FROM pragma_table_xinfo({text(table.name)}, {text(table.schema)})")
     row = ", ".join(f"new.{quoted(name.decode())} AS {quoted(name.decode())}" for (name,) in every)
     found = [] if table.rowid is None else [f"t.{quoted(table.rowid)} = new.{quoted(table.rowid)}"]
@@ -219,7 +220,8 @@ def uniques(query: Query, table: Table, known: Entries) -> tuple[str, ...]:
             "SELECT cid, CAST(name AS BLOB), CAST(coll AS BLOB)"
             f" FROM pragma_index_xinfo({text(name)}, {text(table.schema)}) WHERE key ORDER BY seqno"
         )
-        terms, where = [], ""
+        terms: list[str] = []
+        where = ""
         if partial or any(cid < 0 for cid, *_ in columns):
             terms, where = indexed(named[name.lower()].sql or "")
         conditions = [where] if where else []

@@ -112,7 +112,7 @@ class Nest:
             pops = (None, None, image(*before))
         elif mode == "after":
             pops = (None, image(*now), None)
-        images[:] = (0, *pops, 0, 1)  # type: ignore[assignment]
+        images[:] = (0, *pops, 0, 1)
         return 1
 
     def _delete_and_insert(
@@ -120,14 +120,14 @@ class Nest:
     ) -> None:
         mode = self._slot.mode
         gone = gone or (is_there and not moved)
-        images: list[object] = []
+        images: list[int | bytes | None] = []
         if is_there:
             images += [image(*now) if mode in ("after", "full") else None]
         images += [int(is_there)]
         if gone:
             images += [None, None, image(*before) if mode in ("before", "full") else None, -1]
         images += [int(gone)]
-        self._slot.images[:] = images  # type: ignore[assignment]
+        self._slot.images[:] = images
 
     def _end(self, ids: tuple[Value, ...], new: Sequence[Value]) -> tuple[frozenset[int], tuple[Value, ...] | None]:
         """An update has ended. Returns: the columns that it set, as far as is known, and the row as others left it."""
@@ -158,21 +158,21 @@ def _same(one: Value, other: Value) -> bool:
     return type(one) is type(other) and one == other
 
 
-def nested_triggers(table: Table, slot: int, log: Log, salt: str = "") -> Iterator[str]:
-    """The triggers of a table, as SQL, with a salt in their names. They call the functions of a slot and its nest."""
-    make = f"CREATE TEMP TRIGGER {PREFIX}{slot}{salt}"
+def nested_triggers(table: Table, slot: int, log: Log) -> Iterator[str]:
+    """The triggers of a table, as SQL. They call the functions of a slot and its nest."""
+    make = f"CREATE TEMP TRIGGER {PREFIX}{slot}"
     on = f"ON {_name(table)}"
     old, new = values_of(table, "old"), values_of(table, "new")
-    insert = ImageRow(table, slot, log, "new", 1, after=new)
+    inserted = _inserted(table, slot, log) if table.followed else ImageRow(table, slot, log, "new", 1, after=new).whole
     delete = ImageRow(table, slot, log, "old", -1, before=old)
     looked = bool(table.uniques)
     forget = f"; {_forget(table, slot)}" if looked else ""
     # A statement replaces rows or does not: of two triggers with a body each, one runs.
     plain, replacing = ("WHEN NOT tidegate_replaces() ", "WHEN tidegate_replaces() ") if looked else ("", "")
-    yield f"{make}_insert AFTER INSERT {on} {plain}BEGIN {insert.whole}; END"
+    yield f"{make}_insert AFTER INSERT {on} {plain}BEGIN {inserted}; END"
     if looked:
         replaced = _replaced(table, slot, log, "i")
-        yield f"{make}_replace AFTER INSERT {on} {replacing}BEGIN {replaced}; {insert.whole}; END"
+        yield f"{make}_replace AFTER INSERT {on} {replacing}BEGIN {replaced}; {inserted}; END"
     if table.guarded:
         gone = f"NOT EXISTS (SELECT 1 FROM {_name(table)} AS t WHERE {_same_key(table, 't', 'old')})"
         yield f"{make}_delete AFTER DELETE {on} WHEN {gone} BEGIN {delete.whole}{forget}; END"
@@ -198,14 +198,18 @@ def nested_triggers(table: Table, slot: int, log: Log, salt: str = "") -> Iterat
         )
     if looked:
         keys = ", ".join(f"k{at}" for at in range(len(table.identity)))
-        yield (
-            f"CREATE TEMP TABLE IF NOT EXISTS {_found(table, slot)}"
-            f"(statement, tag, {keys}, image)"
-        )
+        yield (f"CREATE TEMP TABLE IF NOT EXISTS {_found(table, slot)}(statement, tag, {keys}, image)")
         index = f"{_found(table, slot)}_tags"
         yield f"CREATE INDEX IF NOT EXISTS temp.{index} ON {_found(table, slot)}(statement, tag)"
         yield f"{make}_look BEFORE INSERT {on} {replacing}BEGIN {_look(table, slot, log, 'i')}; END"
         yield f"{make}_look_update BEFORE UPDATE {on} {replacing}BEGIN {_look(table, slot, log, 'u')}; END"
+
+
+def _inserted(table: Table, slot: int, log: Log) -> str:
+    """A row about an insert, as other triggers that ran already have left it; none if they removed it."""
+    picture = _picture(table, slot, "t") if log.mode in ("after", "full") else "NULL"
+    into, values = entry(log, table, "1", _id(table, "new"), ("NULL", picture, "NULL"))
+    return f"{into} SELECT {values} FROM {_name(table)} AS t WHERE {_same_key(table, 't', 'new')}"
 
 
 def _ends(table: Table, slot: int, old: Sequence[str], new: Sequence[str]) -> str:
@@ -245,14 +249,18 @@ def _look(table: Table, slot: int, log: Log, kind: str) -> str:
     return (
         f"DELETE FROM {found} WHERE statement < tidegate_replaces();"
         f" DELETE FROM {found} WHERE statement = tidegate_replaces() AND tag = {tag};"
-        f" {into}, {tag}, {ids}, {_noted(table, slot, log, 't')} FROM {_name(table)} AS t WHERE ({conflict}){own}{opened}"
+        f" {into}, {tag}, {ids}, {_noted(table, slot, log, 't')} FROM {_name(table)} AS t"
+        f" WHERE ({conflict}){own}{opened}"
     )
 
 
 def _noted(table: Table, slot: int, log: Log, row: str) -> str:
     """The image that a row is noted with."""
-    if log.mode not in ("before", "full"):
-        return "NULL"
+    return _picture(table, slot, row) if log.mode in ("before", "full") else "NULL"
+
+
+def _picture(table: Table, slot: int, row: str) -> str:
+    """The image of a row."""
     values = values_of(table, row)
     if len(values) > MOST_ARGUMENTS:
         return f"CASE WHEN {' AND '.join(holds_of(slot, values))} THEN tidegate_image_{slot}() END"
@@ -281,7 +289,8 @@ def _replaced(table: Table, slot: int, log: Log, kind: str) -> str:
         ids = ", ".join(_ids(table, "new"))
         parts += [
             f"DELETE FROM {found} WHERE {at_work} AND tag = {_CHANGED} AND ({keys}) IN ({left})",
-            f"DELETE FROM {found} WHERE {at_work} AND tag = {_OPEN} || {tag}",
+            f"DELETE FROM {found} WHERE rowid = (SELECT max(rowid) FROM temp.{found}"
+            f" WHERE {at_work} AND tag = {_OPEN} || {tag})",
             f"DELETE FROM {found} WHERE {at_work} AND tag = {_CHANGED} AND ({keys}) = ({ids})",
             f"INSERT INTO {found} SELECT tidegate_replaces(), {_CHANGED}, {ids},"
             f" {_noted(table, slot, log, 'new')} WHERE EXISTS"

@@ -14,7 +14,6 @@ from typing import Any, Final
 from tidegate.capture import sqlite_ddl as ddl
 from tidegate.capture.images import image
 from tidegate.capture.sqlite_nested import Frame, Nest, nested_triggers
-from tidegate.capture.sqlite_order import temporary_in_front
 from tidegate.capture.sqlite_triggers import (
     COMMIT_VIEW,
     LOG_VIEW,
@@ -45,9 +44,8 @@ _DEFINITIONS: Final = {
     "after": "BLOB",
     "updates": "BLOB",
 }
-_MOST_SALTS: Final = 200
-"""Names that are tried for triggers that have to run before others."""
 _COUNT: Final = f"{PREFIX}count"
+_SAY: Final = f"{PREFIX}say"
 _FILL: Final = f"{PREFIX}fill"
 _RESTORE: Final = (
     f"CREATE TEMP TABLE IF NOT EXISTS {_COUNT}(n)",
@@ -67,7 +65,7 @@ class Recorder:
         self.log: Log | None = None
         self._transaction: dict[int, int] = {}
         """The transaction's id at 0, once something was recorded: `conn_txn_id` is this dictionary's `setdefault`."""
-        self._images: list[bytes | None] = []
+        self._images: list[int | bytes | None] = []
         self.marks: set[int] = set()
         """Columns set by UPDATEs at work (see `Slot`). Between statements, left by rows that were passed over."""
         self._frames: list[Frame] = []
@@ -251,7 +249,7 @@ class Recorder:
         there = table.lower() in names
         if version is None:
             version = "v1" if there else "v2"
-            self.run(f"INSERT INTO main.{ddl.VERSION_TABLE} VALUES(?, ?)", table, version)
+            self._say_version(table, version)
         if not there and version in ("v1", "v2"):
             columns = (
                 f"{quoted(name) if name in ('before', 'after') else name} {_DEFINITIONS[name]}".strip()
@@ -259,6 +257,20 @@ class Recorder:
             )
             self.run(f"CREATE TABLE main.{quoted(table)} ({', '.join(columns)})")
         return version
+
+    def _say_version(self, table: str, version: str) -> None:
+        """Writes the version of a table, so that none of SQLite's counters shows it."""
+        before = self._total()
+        self._keep_changes()
+        for sql in (
+            f"CREATE TEMP VIEW {_SAY} AS SELECT NULL AS t, NULL AS v",
+            f"CREATE TEMP TRIGGER {_SAY}_write INSTEAD OF INSERT ON {_SAY}"
+            f" BEGIN INSERT INTO {ddl.VERSION_TABLE} VALUES(new.t, new.v); END",
+        ):
+            self.run(sql)
+        self.run(f"INSERT INTO {_SAY} VALUES(?, ?)", table, version)
+        self.run(f"DROP VIEW temp.{_SAY}")
+        self.uncounted += self._total() - before
 
     def _tables(self) -> list[tuple[str, str]]:
         rows = self.query("SELECT CAST(name AS BLOB) FROM main.sqlite_schema WHERE type = 'table'")
@@ -342,41 +354,11 @@ class Recorder:
             slot, nest = self._slots[number]
             slot.serve(table, self.log.mode)
             nest.serve(table)
-            self._make(table, number, self.log)
+            for sql in (nested_triggers if table.nested else triggers)(table, number, self.log):
+                self.run(sql)
             self._installed[name] = (table, number)
-        self._put_in_front(self.log)
         self.needs_care = self._counts or any(table.nested for table, _ in self._installed.values())
         self._versions = ddl.versions(self.query, self._schemas)
-
-    def _make(self, table: Table, slot: int, log: Log, salt: str = "") -> None:
-        """Makes the triggers of a table."""
-        for sql in (nested_triggers if table.nested else triggers)(table, slot, log, salt):
-            self.run(sql)
-
-    def _put_in_front(self, log: Log) -> None:
-        """Sees to it that no TEMP trigger of the user runs before what caused it is recorded.
-
-        Raises: `NotSupportedError` if there is no such order.
-        """
-        followed = [each for each in self._installed.values() if each[0].followed]
-        for salt in range(_MOST_SALTS if followed else 0):
-            self.run("PRAGMA writable_schema = RESET")  # The order is then the one in which SQLite reads them again.
-            late = [each for each in followed if temporary_in_front(self.query, *each)]
-            if not late:
-                return
-            for table, slot in late:
-                self._drop(f"{PREFIX}{slot}_")
-                self._make(table, slot, log, f"_{salt}")
-            # Few triggers run in the order in which they were made, many in that of the hashes of their names.
-            for trigger in ddl.temporary_triggers(self.query):
-                self.run(f"DROP TRIGGER temp.{quoted(trigger.name)}")
-                self.run((trigger.sql or "").replace("CREATE", "CREATE TEMP", 1))
-        if followed:
-            names = ", ".join(table.name for table, _ in followed)
-            raise sqlite3.NotSupportedError(
-                f"TEMP triggers run before the changes of {names} are recorded: make them other than TEMP,"
-                " or BEFORE triggers, or give them other names"
-            )
 
     def schema_was_changed(self, before: ddl.Entries, statement: Statement, sql: str) -> None:
         """Records what a statement did to the schema, and follows it."""

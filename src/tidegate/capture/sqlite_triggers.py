@@ -66,7 +66,7 @@ class Table:
     uniques: tuple[str, ...] = ()
     """What no two rows have in common, as conditions on `t` and `new`, where rows replaced have to be looked up."""
     followed: bool = False
-    """Whether TEMP triggers of the user run after its changes."""
+    """Whether TEMP triggers of the user run after its changes: in front of those that record them, or behind."""
     interrupted: bool = False
     """Whether triggers of the user run before its inserts or updates."""
     computed: frozenset[int] = frozenset()
@@ -106,7 +106,7 @@ class Slot:
     """Marks of the columns that UPDATEs at work set. The same set for all slots of a connection."""
     held: list[Value] = field(default_factory=list)
     """Values of a row that is too wide for one call."""
-    images: list[bytes | None] = field(default_factory=list)
+    images: list[int | bytes | None] = field(default_factory=list)
     """What the trigger takes next, from the end. The same list for all slots of a connection."""
     _flags: dict[frozenset[int], Flags] = field(default_factory=dict)
 
@@ -172,9 +172,9 @@ def mark(slot: int, column: int) -> int:
     return slot * MOST_COLUMNS + column
 
 
-def triggers(table: Table, slot: int, log: Log, salt: str = "") -> Iterator[str]:
-    """The triggers of a table, as SQL, with a salt in their names. They call the functions of a slot."""
-    make = f"CREATE TEMP TRIGGER {PREFIX}{slot}{salt}"
+def triggers(table: Table, slot: int, log: Log) -> Iterator[str]:
+    """The triggers of a table, as SQL. They call the functions of a slot."""
+    make = f"CREATE TEMP TRIGGER {PREFIX}{slot}"
     on = f"ON {quoted(table.schema)}.{quoted(table.name)}"
     of_key = ", ".join(map(quoted, key_names(table)))
     old, new = values_of(table, "old"), values_of(table, "new")

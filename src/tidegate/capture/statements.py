@@ -171,9 +171,10 @@ def says_to_replace(sql: str) -> bool:
     """Whether a table or a trigger says that rows in the way are replaced; the function of that name does not count."""
     words = [*words_of(sql), Word("", 0, False)]
     for before, word, behind in zip(words, words[1:], words[2:]):
-        if word.bare and word.text == "REPLACE" and behind.text != "(":
-            if (before.bare and before.text in ("OR", "CONFLICT")) or behind.text == "INTO":
-                return True
+        if not word.bare or word.text != "REPLACE" or behind.text == "(":
+            continue
+        if (before.bare and before.text in ("OR", "CONFLICT")) or behind.text == "INTO":
+            return True
     return False
 
 
