@@ -201,15 +201,15 @@ def uniques(query: Query, table: Table, known: Entries) -> tuple[str, ...]:
     """What no two rows of a table have in common, as conditions on `t` and the row `new`."""
     named = {entry.name.lower(): entry for at, entry in known.items() if at[0] == table.schema}
     defaults = {
-        column: default
-        for column, default in query(
+        row[0]: row[1]
+        for row in query(
             "SELECT CAST(name AS BLOB), CAST(dflt_value AS BLOB)"
             f" FROM pragma_table_xinfo({text(table.name)}, {text(table.schema)})"
             ' WHERE "notnull" AND dflt_value IS NOT NULL'
         )
     }
     every = query(f"SELECT CAST(name AS BLOB) FROM pragma_table_xinfo({text(table.name)}, {text(table.schema)})")
-    row = ", ".join(f"new.{quoted(name.decode())} AS {quoted(name.decode())}" for (name,) in every)
+    new = ", ".join(f"new.{quoted(name.decode())} AS {quoted(name.decode())}" for (name,) in every)
     found = [] if table.rowid is None else [f"t.{quoted(table.rowid)} = new.{quoted(table.rowid)}"]
     for index, partial in query(
         f"SELECT CAST(name AS BLOB), partial FROM pragma_index_list({text(table.name)}, {text(table.schema)})"
@@ -227,7 +227,7 @@ def uniques(query: Query, table: Table, known: Entries) -> tuple[str, ...]:
         conditions = [where] if where else []
         for at, (cid, column, collation) in enumerate(columns):
             if cid < 0:
-                conditions.append(f"({terms[at]}) = (SELECT {terms[at]} FROM (SELECT {row}))")
+                conditions.append(f"({terms[at]}) = (SELECT {terms[at]} FROM (SELECT {new}))")
                 continue
             value = f"new.{quoted(column.decode())}"
             if column in defaults:  # Which takes the place of NULL where NOT NULL says to replace.
