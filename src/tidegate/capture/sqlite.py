@@ -236,11 +236,13 @@ class Connection(sqlite3.Connection):
         if recorder.log is None:
             work(*arguments)
             return
-        if statement.replaces or recorder.needs_care or recorder.marks:
+        if recorder.needs_care or recorder.marks:
             recorder.before_write(statement)
         try:
             work(*arguments)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, sqlite3.IntegrityError):
+                recorder.hidden_changes.clear()  # Unlike one that could not even begin, it has set `changes()`.
             if not in_transaction(self):
                 recorder.ended(rolled_back=True)
             raise
@@ -280,7 +282,9 @@ class Connection(sqlite3.Connection):
             recorder.hidden_changes.clear()
             if statement.returning and cursor.description is not None:
                 cursor.hold()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, sqlite3.IntegrityError):
+                recorder.hidden_changes.clear()
             # With OR FAIL, what was changed before the failure stays. Of any other failure nothing is left to commit.
             self._end_own(keep=in_transaction(self), record=recorder.has_recorded())
             raise
@@ -366,8 +370,11 @@ class Connection(sqlite3.Connection):
                     f"the journal mode cannot be changed from {now} while CDC is on: turn it off first, by"
                     " set_capture('off') or PRAGMA capture_data_changes_conn('off')"
                 )
+        if name == "recursive_triggers" and value is None:
+            run_plain(cursor, "SELECT ? AS recursive_triggers", (int(recorder.recursive_wanted),))
+            return
         run_plain(cursor, sql, parameters)
-        if name == "recursive_triggers" and value is not None:
+        if name == "recursive_triggers":
             recorder.recursive_was_set()
 
 
@@ -375,7 +382,9 @@ _total_changes: Final = sqlite3.Connection.total_changes.__get__
 
 
 def _checked_level(level: str | None) -> str | None:
-    if level is not None and (not isinstance(level, str) or level.upper() not in _LEVELS):
+    if level is not None and not isinstance(level, str):
+        raise TypeError(f"isolation_level must be a string or None, not {level!r}")
+    if level is not None and level.upper() not in _LEVELS:
         raise ValueError(f"isolation_level must be None or one of {', '.join(map(repr, _LEVELS))}, not {level!r}")
     return level
 

@@ -28,6 +28,8 @@ class Cursor(sqlite3.Cursor):
         """Runs a statement, and records what it changes."""
         if self._rowcount is not None:
             self._rowcount = None
+        if type(sql) is not str and not isinstance(sql, str):
+            return run_plain(self, sql, parameters)  # Which says what is wrong with it.
         statement = classify_kept(sql) if len(sql) <= LONGEST_KEPT else classify(sql)
         if statement is READ:
             run_plain(self, sql, parameters)
@@ -47,7 +49,7 @@ class Cursor(sqlite3.Cursor):
 
     def executescript(self, sql_script: str, /) -> Cursor:
         """Commits, and runs all statements of a script."""
-        if not isinstance(sql_script, str):
+        if not isinstance(sql_script, str) or "\0" in sql_script:
             super().executescript(sql_script)  # Which says what is wrong with it.
         connection = self.connection
         connection.commit()

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tidegate.capture.images import image
 from tidegate.capture.sqlite_triggers import PREFIX, Table, quoted, text
-from tidegate.capture.statements import Statement
+from tidegate.capture.statements import Statement, indexed, moment, says_to_replace
 from tidegate.cdc.record import Value, encode
 
 Query = Callable[[str], Sequence[Sequence[Any]]]
 """Rows of a query on the connection."""
 
 VERSION_TABLE: Final = "turso_cdc_version"
-_NOT_BEFORE_DELETE: Final = re.compile(r"\b(after\s+(insert|update|delete)|before\s+(insert|update))\b", re.IGNORECASE)
-_REPLACE: Final = re.compile(r"\breplace\b", re.IGNORECASE)
 _CHANGES: Final = re.compile(r"\bchanges\b", re.IGNORECASE)
 _ORDINARY: Final = ("table", "index")
 
@@ -123,72 +121,136 @@ def _change(
     return SchemaChange(type, at, before, after, updates)
 
 
-def tables(query: Query, of: Iterable[str], known: Entries, excluded: Iterable[str]) -> Iterator[Table]:
-    """The tables whose changes are recorded: all but virtual ones, SQLite's own, and those excluded from `main`."""
+def tables(
+    query: Query, of: Iterable[str], known: Entries, excluded: Iterable[str], *, looks_up: bool
+) -> Iterator[Table]:
+    """The tables whose changes are recorded: all but virtual ones, SQLite's own, and those excluded from `main`.
+
+    `looks_up`: whether rows that are replaced have to be looked up.
+    """
     apart = {name.lower() for name in excluded}
-    guarded = {
-        entry.table.lower()
-        for entry in (*known.values(), *_temporary_triggers(query))
-        if entry.type == "trigger" and not _NOT_BEFORE_DELETE.search(entry.sql or "")
-    }
-    for schema in of:
+    found = [
+        (schema, name.decode(), bool(without_rowid))
+        for schema in of
         for _, name, kind, _, without_rowid, *_ in query(
             f"SELECT CAST(schema AS BLOB), CAST(name AS BLOB), CAST(type AS BLOB), ncol, wr FROM pragma_table_list"
             f" WHERE schema = {text(schema)} ORDER BY name"
-        ):
-            label = name.decode()
-            if kind != b"table" or label.lower().startswith("sqlite_"):
-                continue
-            if schema == "main" and label.lower() in apart:
-                continue
-            yield _table(query, schema, label, bool(without_rowid), label.lower() in guarded)
+        )
+        if kind == b"table" and not name.lower().startswith(b"sqlite_")
+    ]
+    found = [each for each in found if not (each[0] == "main" and each[1].lower() in apart)]
+    temporary = temporary_triggers(query)
+    user_triggers = [entry for entry in (*known.values(), *temporary) if entry.type == "trigger"]
+    moments = [(entry.table.lower(), moment(entry.sql or "")) for entry in user_triggers]
+    guarded = {table for table, (time, event) in moments if time == "BEFORE" and event == "DELETE"}
+    interrupted = {table for table, (time, event) in moments if time == "BEFORE" and event != "DELETE"}
+    followed = {entry.table.lower() for entry in temporary if moment(entry.sql or "")[0] == "AFTER"}
+    nested = bool(user_triggers) or any(_has_actions(query, schema, name) for schema, name, _ in found)
+    for schema, name, without_rowid in found:
+        table = _table(query, schema, name, without_rowid)
+        label = name.lower()
+        table = replace(
+            table, guarded=label in guarded, followed=label in followed, nested=nested and bool(table.identity)
+        )
+        if looks_up and table.nested:
+            table = replace(table, uniques=uniques(query, table, known), interrupted=label in interrupted)
+        yield table
 
 
-def _table(query: Query, schema: str, name: str, without_rowid: bool, guarded: bool) -> Table:
+def _has_actions(query: Query, schema: str, name: str) -> bool:
+    """Whether changes of other tables are carried on to this one by foreign keys."""
+    still = "('NO ACTION', 'RESTRICT')"
+    return bool(
+        query(
+            f"SELECT 1 FROM pragma_foreign_key_list({text(name)}, {text(schema)})"
+            f" WHERE on_update NOT IN {still} OR on_delete NOT IN {still}"
+        )
+    )
+
+
+def _table(query: Query, schema: str, name: str, without_rowid: bool) -> Table:
     columns: list[str] = []
     keys: dict[int, int] = {}
     types: dict[int, str] = {}
+    computed: set[int] = set()
     for column, type, place, hidden in query(
         f"SELECT CAST(name AS BLOB), CAST(type AS BLOB), pk, hidden"
         f" FROM pragma_table_xinfo({text(name)}, {text(schema)})"
     ):
         if hidden not in (0, 3):  # Computed when read: no image has it.
             continue
+        if hidden:
+            computed.add(len(columns))
         if place:
             keys[int(place)] = len(columns)
             types[len(columns)] = type.decode().upper()
         columns.append(column.decode())
     key = tuple(keys[place] for place in sorted(keys))
     if without_rowid:
-        return Table(schema, name, tuple(columns), None, key, guarded)
+        return Table(schema, name, tuple(columns), None, key, computed=frozenset(computed))
     alias = key[0] if len(key) == 1 and types[key[0]] == "INTEGER" else None
     if alias is not None and query(
         # INTEGER PRIMARY KEY DESC has an index, and is not the rowid.
         f"SELECT 1 FROM pragma_index_list({text(name)}, {text(schema)}) WHERE origin = 'pk'"
     ):
         alias = None
-    return Table(schema, name, tuple(columns), alias, (), guarded)
+    return Table(schema, name, tuple(columns), alias, (), computed=frozenset(computed))
 
 
-def has_triggers(query: Query, known: Entries) -> bool:
-    """Whether there are triggers that are not the recorder's."""
-    return any(entry.type == "trigger" for entry in known.values()) or bool(_temporary_triggers(query))
+def uniques(query: Query, table: Table, known: Entries) -> tuple[str, ...]:
+    """What no two rows of a table have in common, as conditions on `t` and the row `new`."""
+    named = {entry.name.lower(): entry for at, entry in known.items() if at[0] == table.schema}
+    defaults = {
+        row[0]: row[1]
+        for row in query(
+            "SELECT CAST(name AS BLOB), CAST(dflt_value AS BLOB)"
+            f" FROM pragma_table_xinfo({text(table.name)}, {text(table.schema)})"
+            ' WHERE "notnull" AND dflt_value IS NOT NULL'
+        )
+    }
+    every = query(f"SELECT CAST(name AS BLOB) FROM pragma_table_xinfo({text(table.name)}, {text(table.schema)})")
+    new = ", ".join(f"new.{quoted(name.decode())} AS {quoted(name.decode())}" for (name,) in every)
+    found = [] if table.rowid is None else [f"t.{quoted(table.rowid)} = new.{quoted(table.rowid)}"]
+    for index, partial in query(
+        f"SELECT CAST(name AS BLOB), partial FROM pragma_index_list({text(table.name)}, {text(table.schema)})"
+        ' WHERE "unique"'
+    ):
+        name = index.decode()
+        columns = query(
+            "SELECT cid, CAST(name AS BLOB), CAST(coll AS BLOB)"
+            f" FROM pragma_index_xinfo({text(name)}, {text(table.schema)}) WHERE key ORDER BY seqno"
+        )
+        terms: list[str] = []
+        where = ""
+        if partial or any(cid < 0 for cid, *_ in columns):
+            terms, where = indexed(named[name.lower()].sql or "")
+        conditions = [where] if where else []
+        for at, (cid, column, collation) in enumerate(columns):
+            if cid < 0:
+                conditions.append(f"({terms[at]}) = (SELECT {terms[at]} FROM (SELECT {new}))")
+                continue
+            value = f"new.{quoted(column.decode())}"
+            if column in defaults:  # Which takes the place of NULL where NOT NULL says to replace.
+                value = f"ifnull({value}, {defaults[column].decode()})"
+            conditions.append(f"t.{quoted(column.decode())} = {value} COLLATE {quoted(collation.decode())}")
+        found.append(" AND ".join(f"({condition})" for condition in conditions))
+    return tuple(found)
 
 
-def _temporary_triggers(query: Query) -> list[Entry]:
+def temporary_triggers(query: Query) -> list[Entry]:
     """The user's TEMP triggers."""
     rows = query(
         "SELECT CAST(name AS BLOB), CAST(tbl_name AS BLOB), CAST(sql AS BLOB) FROM sqlite_temp_schema"
-        f" WHERE type = 'trigger' AND substr(name, 1, {len(PREFIX)}) <> {text(PREFIX)}"
+        f" WHERE type = 'trigger' AND substr(name, 1, {len(PREFIX)}) <> {text(PREFIX)} ORDER BY rowid"
     )
     return [Entry("trigger", name.decode(), table.decode(), 0, sql.decode()) for name, table, sql in rows]
 
 
-def may_replace(known: Entries) -> bool:
+def may_replace(known: Iterable[Entry]) -> bool:
     """Whether some table or trigger says by itself that rows in its way are replaced."""
-    return any(entry.type in ("table", "trigger") and _REPLACE.search(entry.sql or "") for entry in known.values())
+    return any(says_to_replace(entry.sql or "") for entry in known if entry.type in ("table", "trigger"))
 
 
-def counts(known: Entries) -> bool:
+def counts(known: Iterable[Entry]) -> bool:
     """Whether some trigger asks how many rows were changed."""
-    return any(entry.type == "trigger" and _CHANGES.search(entry.sql or "") for entry in known.values())
+    return any(entry.type == "trigger" and _CHANGES.search(entry.sql or "") for entry in known)

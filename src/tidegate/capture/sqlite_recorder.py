@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from tidegate.capture import sqlite_ddl as ddl
 from tidegate.capture.images import image
+from tidegate.capture.sqlite_nested import Frame, Nest, nested_triggers
 from tidegate.capture.sqlite_triggers import (
     COMMIT_VIEW,
     LOG_VIEW,
@@ -44,6 +45,7 @@ _DEFINITIONS: Final = {
     "updates": "BLOB",
 }
 _COUNT: Final = f"{PREFIX}count"
+_SAY: Final = f"{PREFIX}say"
 _FILL: Final = f"{PREFIX}fill"
 _RESTORE: Final = (
     f"CREATE TEMP TABLE IF NOT EXISTS {_COUNT}(n)",
@@ -63,13 +65,18 @@ class Recorder:
         self.log: Log | None = None
         self._transaction: dict[int, int] = {}
         """The transaction's id at 0, once something was recorded: `conn_txn_id` is this dictionary's `setdefault`."""
-        self._images: list[bytes | None] = []
+        self._images: list[int | bytes | None] = []
         self.marks: set[int] = set()
         """Columns set by UPDATEs at work (see `Slot`). Between statements, left by rows that were passed over."""
+        self._frames: list[Frame] = []
+        """The same, where updates may run within one another."""
+        self._replacing: dict[int, int] = {0: 0}
+        """At 0, the number of the statement at work if it may replace rows that have to be looked up, or 0."""
+        self._statements = 0
         self.needs_care = True
-        """Whether `before_write` has something to do, even for a statement that replaces nothing."""
-        self._slots: list[Slot] = []
-        self._installed: dict[tuple[str, str], tuple[Table, Slot]] = {}
+        """Whether `before_write` has something to do."""
+        self._slots: list[tuple[Slot, Nest]] = []
+        self._installed: dict[tuple[str, str], tuple[Table, int]] = {}
         self._schemas: tuple[str, ...] = ("main",)
         self._versions: tuple[int, ...] | None = None
         """Of the schemas that the triggers were made for."""
@@ -141,21 +148,28 @@ class Recorder:
     def before_write(self, statement: Statement) -> None:
         """A statement that changes rows is about to run."""
         self.marks.clear()
+        self._frames.clear()
         if self._counts:
             self.restore_changes()
-        by_default = not self._has_triggers or self._may_replace or self.recursive_wanted
-        wanted = statement.replaces or by_default
-        if wanted is not self._recursive:
-            # Without it, rows that are replaced are not seen. With it, triggers of the user call themselves: only
-            # where there are none, or where rows may be replaced.
-            self.run(f"PRAGMA recursive_triggers = {int(wanted)}")
-            self._recursive = wanted
-        self.needs_care = self._counts or self._recursive is not by_default
+        if self._looks_up:
+            self._statements += 1
+            replaces = statement.replaces or (self._may_replace and not statement.keeps)
+            self._replacing[0] = self._statements if replaces else 0
 
     def recursive_was_set(self) -> None:
         """The user has set `recursive_triggers`."""
         self._recursive = self.recursive_wanted = bool(self.query("PRAGMA recursive_triggers")[0][0])
-        self.needs_care = True
+        self.install()
+
+    @property
+    def _looks_up(self) -> bool:
+        """Whether rows that are replaced have to be looked up."""
+        return self._has_triggers and not self.recursive_wanted
+
+    def _set_recursive(self, wanted: bool) -> None:
+        if wanted is not self._recursive:
+            self.run(f"PRAGMA recursive_triggers = {int(wanted)}")
+            self._recursive = wanted
 
     def restore_changes(self) -> None:
         """Makes `changes()` what it was before the recorder wrote."""
@@ -213,9 +227,7 @@ class Recorder:
             self.log = None
             self._drop(PREFIX)
             self._installed.clear()
-            if self._recursive is not self.recursive_wanted:
-                self.run(f"PRAGMA recursive_triggers = {int(self.recursive_wanted)}")
-                self._recursive = self.recursive_wanted
+            self._set_recursive(self.recursive_wanted)
 
     def _version(self, table: str) -> str | None:
         """The version that a table is said to have, if it is there and said."""
@@ -237,7 +249,7 @@ class Recorder:
         there = table.lower() in names
         if version is None:
             version = "v1" if there else "v2"
-            self.run(f"INSERT INTO main.{ddl.VERSION_TABLE} VALUES(?, ?)", table, version)
+            self._say_version(table, version)
         if not there and version in ("v1", "v2"):
             columns = (
                 f"{quoted(name) if name in ('before', 'after') else name} {_DEFINITIONS[name]}".strip()
@@ -245,6 +257,20 @@ class Recorder:
             )
             self.run(f"CREATE TABLE main.{quoted(table)} ({', '.join(columns)})")
         return version
+
+    def _say_version(self, table: str, version: str) -> None:
+        """Writes the version of a table, so that none of SQLite's counters shows it."""
+        before = self._total()
+        self._keep_changes()
+        for sql in (
+            f"CREATE TEMP VIEW {_SAY} AS SELECT NULL AS t, NULL AS v",
+            f"CREATE TEMP TRIGGER {_SAY}_write INSTEAD OF INSERT ON {_SAY}"
+            f" BEGIN INSERT INTO {ddl.VERSION_TABLE} VALUES(new.t, new.v); END",
+        ):
+            self.run(sql)
+        self.run(f"INSERT INTO {_SAY} VALUES(?, ?)", table, version)
+        self.run(f"DROP VIEW temp.{_SAY}")
+        self.uncounted += self._total() - before
 
     def _tables(self) -> list[tuple[str, str]]:
         rows = self.query("SELECT CAST(name AS BLOB) FROM main.sqlite_schema WHERE type = 'table'")
@@ -305,26 +331,33 @@ class Recorder:
         """Makes the triggers of tables that are new or not what they were."""
         if self.log is None:
             return
+        everything = [*known.values(), *ddl.temporary_triggers(self.query)]
+        self._has_triggers = any(each.type == "trigger" for each in everything)
+        self._may_replace = ddl.may_replace(everything)
+        self._counts = ddl.counts(everything)
+        # It makes SQLite tell which rows are replaced. The user's triggers would call themselves.
+        self._set_recursive(self.recursive_wanted or not self._has_triggers)
+        self._replacing[0] = 0
+        own = (self.log.name, ddl.VERSION_TABLE)
         found = {}
-        for table in ddl.tables(self.query, self._schemas, known, (self.log.name, ddl.VERSION_TABLE)):
+        for table in ddl.tables(self.query, self._schemas, known, own, looks_up=self._looks_up):
             found[table.schema, table.name] = table
         for name in [name for name in self._installed if self._installed[name][0] != found.get(name)]:
-            _, slot = self._installed.pop(name)
-            self._drop(f"{PREFIX}{slot.number}_")
-        taken = {slot.number for _, slot in self._installed.values()}
-        free = [slot for slot in self._slots if slot.number not in taken]
+            _, number = self._installed.pop(name)
+            self._drop(f"{PREFIX}{number}_")
+        taken = {number for _, number in self._installed.values()}
+        free = [number for number in range(len(self._slots)) if number not in taken]
         for name, table in found.items():
             if name in self._installed:
                 continue
-            slot = free.pop() if free else self._new_slot()
+            number = free.pop() if free else self._new_slot()
+            slot, nest = self._slots[number]
             slot.serve(table, self.log.mode)
-            for sql in triggers(table, slot.number, self.log):
+            nest.serve(table)
+            for sql in (nested_triggers if table.nested else triggers)(table, number, self.log):
                 self.run(sql)
-            self._installed[name] = (table, slot)
-        self._has_triggers = ddl.has_triggers(self.query, known)
-        self._may_replace = ddl.may_replace(known)
-        self._counts = ddl.counts(known)
-        self.needs_care = True
+            self._installed[name] = (table, number)
+        self.needs_care = self._counts or any(table.nested for table, _ in self._installed.values())
         self._versions = ddl.versions(self.query, self._schemas)
 
     def schema_was_changed(self, before: ddl.Entries, statement: Statement, sql: str) -> None:
@@ -367,14 +400,17 @@ class Recorder:
             if table not in but and name not in but:
                 self.run(f"DROP {kind} temp.{quoted(name)}")
 
-    def _new_slot(self) -> Slot:
+    def _new_slot(self) -> int:
         slot = Slot(len(self._slots), marks=self.marks, images=self._images)
-        self._slots.append(slot)
+        nest = Nest(slot, self._frames)
+        self._slots.append((slot, nest))
         create = self._connection.create_function
         create(f"tidegate_update_{slot.number}", -1, slot.update)
         create(f"tidegate_hold_{slot.number}", -1, slot.hold)
         create(f"tidegate_image_{slot.number}", 0, slot.image)
-        return slot
+        create(f"tidegate_mark_{slot.number}", -1, nest.mark)
+        create(f"tidegate_nested_{slot.number}", -1, nest.update)
+        return slot.number
 
     def _make_functions(self) -> None:
         """Once: SQLite replaces no function while a statement runs."""
@@ -385,6 +421,7 @@ class Recorder:
         create("tidegate_mark", 1, self.marks.add)
         create("tidegate_txn_id", 0, partial(self._transaction.get, 0))
         create("tidegate_pop", 0, self._images.pop)
+        create("tidegate_replaces", 0, partial(self._replacing.get, 0))
         create("tidegate_keep", 1, self.hidden_changes.append)
         create("conn_txn_id", 1, partial(self._transaction.setdefault, 0))
         create("total_changes", 0, lambda: self._total() - self.uncounted)

@@ -59,8 +59,18 @@ class Table:
     """The column that is the rowid."""
     key: tuple[int, ...]
     """The columns of the key, where the table has no rowid."""
-    guarded: bool
+    guarded: bool = False
     """Whether triggers of the user run before its deletes, and may forbid them."""
+    nested: bool = False
+    """Whether a change may run within an update of this table: there are triggers of the user, or cascades."""
+    uniques: tuple[str, ...] = ()
+    """What no two rows have in common, as conditions on `t` and `new`, where rows replaced have to be looked up."""
+    followed: bool = False
+    """Whether TEMP triggers of the user run after its changes: in front of those that record them, or behind."""
+    interrupted: bool = False
+    """Whether triggers of the user run before its inserts or updates."""
+    computed: frozenset[int] = frozenset()
+    """The columns that are computed from others."""
 
     @property
     def rowid(self) -> str | None:
@@ -70,6 +80,11 @@ class Table:
         if self.alias is not None:
             return self.columns[self.alias]
         return next(iter(self.rowids), None)
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns that tell its rows apart; none where SQL has no word for them."""
+        return tuple(self.columns[at] for at in self.key) or (() if self.rowid is None else (self.rowid,))
 
     @property
     def rowids(self) -> tuple[str, ...]:
@@ -91,7 +106,7 @@ class Slot:
     """Marks of the columns that UPDATEs at work set. The same set for all slots of a connection."""
     held: list[Value] = field(default_factory=list)
     """Values of a row that is too wide for one call."""
-    images: list[bytes | None] = field(default_factory=list)
+    images: list[int | bytes | None] = field(default_factory=list)
     """What the trigger takes next, from the end. The same list for all slots of a connection."""
     _flags: dict[frozenset[int], Flags] = field(default_factory=dict)
 
@@ -99,7 +114,7 @@ class Slot:
         """Serves this table from now on."""
         self.mode = mode
         self.columns = len(table.columns)
-        self.key = frozenset(mark(self.number, at) for at in _key_columns(table))
+        self.key = frozenset(mark(self.number, at) for at in key_columns(table))
         self.held.clear()
         self._flags.clear()
 
@@ -161,10 +176,10 @@ def triggers(table: Table, slot: int, log: Log) -> Iterator[str]:
     """The triggers of a table, as SQL. They call the functions of a slot."""
     make = f"CREATE TEMP TRIGGER {PREFIX}{slot}"
     on = f"ON {quoted(table.schema)}.{quoted(table.name)}"
-    of_key = ", ".join(map(quoted, _key_names(table)))
-    old, new = _values(table, "old"), _values(table, "new")
-    insert = _Row(table, slot, log, "new", 1, after=new)
-    delete = _Row(table, slot, log, "old", -1, before=old)
+    of_key = ", ".join(map(quoted, key_names(table)))
+    old, new = values_of(table, "old"), values_of(table, "new")
+    insert = ImageRow(table, slot, log, "new", 1, after=new)
+    delete = ImageRow(table, slot, log, "old", -1, before=old)
     yield f"{make}_insert AFTER INSERT {on} {insert.when} BEGIN {insert.sql}; END"
     # Before it, unless it may be forbidden, so that what it causes stands behind it.
     moment = "AFTER" if table.guarded else "BEFORE"
@@ -172,13 +187,13 @@ def triggers(table: Table, slot: int, log: Log) -> Iterator[str]:
 
     wanted = {"id": (), "before": old, "after": new, "full": (*old, *new)}[log.mode]
     taken = tuple("tidegate_pop()" if log.mode in (column, "full") else "NULL" for column in _IMAGES)
-    row = _row(log, 0, table, "new", taken)
-    yield f"{make}_update AFTER UPDATE {on} WHEN {_call(f'tidegate_update_{slot}', slot, wanted)} BEGIN {row}; END"
+    row = row_of(log, 0, table, "new", taken)
+    yield f"{make}_update AFTER UPDATE {on} WHEN {call_of(f'tidegate_update_{slot}', slot, wanted)} BEGIN {row}; END"
     if of_key:
         yield f"{make}_rekey AFTER UPDATE OF {of_key} {on} BEGIN {delete.whole}; {insert.whole}; END"
     names: dict[int, tuple[str, ...]] = {}
-    for at in _key_columns(table):
-        names[at] = (table.columns[at],) if table.key else _key_names(table)
+    for at in key_columns(table):
+        names[at] = (table.columns[at],) if table.key else key_names(table)
     if log.mode == "full":
         names |= {at: (name,) for at, name in enumerate(table.columns) if at not in names}
     for at, of in sorted(names.items()):
@@ -210,7 +225,7 @@ def _instead(view: str, row: str) -> str:
 _IMAGES: Final = ("before", "after", "updates")
 
 
-class _Row:
+class ImageRow:
     """A row of the log with one image, from values that may be too many for one call."""
 
     def __init__(
@@ -230,20 +245,26 @@ class _Row:
         wide = len(values) > MOST_ARGUMENTS
         call = f"tidegate_image_{slot}()" if wide else f"tidegate_image({', '.join(values)})"
         images = tuple(call if name == column and values else "NULL" for name in _IMAGES)
-        self.sql = _row(log, type, table, row, images)
-        holds = _holds(slot, values) if wide else ()
+        self.sql = row_of(log, type, table, row, images)
+        holds = holds_of(slot, values) if wide else ()
         self.when = f"WHEN {' AND '.join(holds)}" if holds else ""
         self.whole = "; ".join([*(f"SELECT {hold}" for hold in holds), self.sql])
 
 
-def _row(log: Log, type: int, table: Table, row: str, images: tuple[str, ...]) -> str:
+def row_of(log: Log, type: int, table: Table, row: str, images: tuple[str, ...]) -> str:
     rowid = table.rowid
+    into, values = entry(log, table, str(type), "NULL" if rowid is None else f"{row}.{quoted(rowid)}", images)
+    return f"{into} VALUES({values})"
+
+
+def entry(log: Log, table: Table, type: str, id: str, images: tuple[str, ...]) -> tuple[str, str]:
+    """INSERT INTO a log, and what a row of it consists of, as SQL."""
     values = [_own_id(log), "unixepoch()"]
     if log.version == "v2":
         # The next id is looked up only for the first of a transaction.
         values.append(f"ifnull(tidegate_txn_id(), conn_txn_id({_next_id(log)}))")
-    values += [str(type), text(table.name), "NULL" if rowid is None else f"{row}.{quoted(rowid)}", *images]
-    return f"INSERT INTO {quoted(log.name)}({', '.join(map(quoted, log.columns))}) VALUES({', '.join(values)})"
+    values += [type, text(table.name), id, *images]
+    return f"INSERT INTO {quoted(log.name)}({', '.join(map(quoted, log.columns))})", ", ".join(values)
 
 
 def _next_id(log: Log) -> str:
@@ -256,31 +277,31 @@ def _own_id(log: Log) -> str:
     return _next_id(log) if log.autoincrement else "NULL"
 
 
-def _key_names(table: Table) -> tuple[str, ...]:
+def key_names(table: Table) -> tuple[str, ...]:
     """What an UPDATE may call the key."""
     if table.key:
         return tuple(table.columns[at] for at in table.key)
     return (*(() if table.alias is None else (table.columns[table.alias],)), *table.rowids)
 
 
-def _key_columns(table: Table) -> tuple[int, ...]:
+def key_columns(table: Table) -> tuple[int, ...]:
     """The columns of the key; one behind the last stands for a rowid that is no column."""
     if table.key or table.alias is not None or not table.rowids:
         return table.key if table.alias is None else (table.alias,)
     return (len(table.columns),)
 
 
-def _values(table: Table, row: str) -> tuple[str, ...]:
+def values_of(table: Table, row: str) -> tuple[str, ...]:
     return tuple(f"{row}.{quoted(column)}" for column in table.columns)
 
 
-def _call(function: str, slot: int, values: Sequence[str]) -> str:
+def call_of(function: str, slot: int, values: Sequence[str]) -> str:
     if len(values) <= MOST_ARGUMENTS:
         return f"{function}({', '.join(values)})"
-    return " AND ".join([*_holds(slot, values), f"{function}()"])
+    return " AND ".join([*holds_of(slot, values), f"{function}()"])
 
 
-def _holds(slot: int, values: Sequence[str]) -> tuple[str, ...]:
+def holds_of(slot: int, values: Sequence[str]) -> tuple[str, ...]:
     parts = (values[at : at + MOST_ARGUMENTS] for at in range(0, len(values), MOST_ARGUMENTS))
     return tuple(f"tidegate_hold_{slot}({int(at == 0)}, {', '.join(part)})" for at, part in enumerate(parts))
 

@@ -26,12 +26,15 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _FIRST: Final = re.compile(r"(?:[ \t\n\f\r\ufeff;]+|--[^\n]*\n|/\*.*?\*/)*([A-Za-z]+)", re.DOTALL)
-_NOTABLE: Final = re.compile(r"returning|changes|replace|conn_txn_id|is_autocommit", re.IGNORECASE)
+_NOTABLE: Final = re.compile(
+    r"returning|changes|replace|ignore|abort|fail|rollback|conn_txn_id|is_autocommit", re.IGNORECASE
+)
 """Where none of these stand, a statement that begins with INSERT, UPDATE or DELETE needs no closer look."""
 _WRITES: Final = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE"})
 _INTERNAL: Final = frozenset({"CONN_TXN_ID", "IS_AUTOCOMMIT"})
 LONGEST_KEPT: Final = 4096
 _COUNTS: Final = frozenset({"CHANGES", "TOTAL_CHANGES"})
+_KEEPING: Final = frozenset({"IGNORE", "ABORT", "FAIL", "ROLLBACK"})
 
 
 class Kind(Enum):
@@ -84,7 +87,9 @@ class Statement:
     """Whether there is nothing to heed but that it changes rows."""
     returning: bool = False
     replaces: bool = False
-    """Whether it may replace rows that are in its way."""
+    """Whether it says to replace rows that are in its way."""
+    keeps: bool = False
+    """Whether it says not to, also where a table or a trigger says so."""
     counts: bool = False
     """Whether it asks how many rows were changed."""
     internal: str = ""
@@ -153,35 +158,85 @@ classify_kept: Final = lru_cache(maxsize=512)(classify)
 
 
 @dataclass(frozen=True, slots=True)
-class _Word:
+class Word:
+    """A word or a sign of a statement."""
+
     text: str
     """A bare word in capitals; anything else as it stands."""
     depth: int
     bare: bool
 
 
-def _words(sql: str) -> list[_Word]:
+def says_to_replace(sql: str) -> bool:
+    """Whether a table or a trigger says that rows in the way are replaced; the function of that name does not count."""
+    words = [*words_of(sql), Word("", 0, False)]
+    for before, word, behind in zip(words, words[1:], words[2:]):
+        if not word.bare or word.text != "REPLACE" or behind.text == "(":
+            continue
+        if (before.bare and before.text in ("OR", "CONFLICT")) or behind.text == "INTO":
+            return True
+    return False
+
+
+def moment(sql: str) -> tuple[str, str]:
+    """When a trigger runs: BEFORE, AFTER or INSTEAD, and of what: INSERT, UPDATE or DELETE."""
+    words = words_of(sql)
+    at = next((at for at, word in enumerate(words) if word.bare and word.text == "TRIGGER"), 0) + 1
+    if [word.text for word in words[at : at + 3]] == ["IF", "NOT", "EXISTS"]:
+        at += 3
+    at += 3 if len(words) > at + 1 and words[at + 1].text == "." else 1
+    time = words[at].text if words[at].text in ("BEFORE", "AFTER", "INSTEAD") else "BEFORE"
+    return time, next(word.text for word in words[at:] if word.text in ("INSERT", "UPDATE", "DELETE"))
+
+
+def indexed(sql: str) -> tuple[list[str], str]:
+    """What a CREATE INDEX indexes, without directions, and its condition, as they are written."""
+    terms: list[str] = []
+    where = ""
+    depth = start = 0
+    for token in _TOKEN.finditer(sql):
+        text, word = token[0], (token["word"] or "").upper()
+        depth += (text == "(") - (text == ")")
+        if depth == 1 and text == "(" and not terms:
+            start = token.end()
+        elif (depth == 1 and text == ",") or (depth == 0 and text == ")" and start):
+            terms.append(sql[start : token.start()])
+            start = token.end() if depth else 0
+        elif depth == 1 and word in ("ASC", "DESC"):
+            sql = sql[: token.start()] + " " * len(word) + sql[token.end() :]
+        elif depth == 0 and word == "WHERE":
+            where = sql[token.end() :]
+            break
+    return terms, where
+
+
+def words_of(sql: str) -> list[Word]:
+    """A statement as words and signs, the body of a trigger with it."""
+    return _words(sql, whole=True)
+
+
+def _words(sql: str, *, whole: bool = False) -> list[Word]:
     """The first statement, as words and signs with the depth of parentheses around them."""
-    found: list[_Word] = []
+    found: list[Word] = []
     depth = 0
     for token in _TOKEN.finditer(sql):
         if token["skip"]:
             continue
         text, bare = token[0], token["word"] is not None
         if text == ";":
-            # A trigger's body goes on, but nothing in it matters here.
-            if found:
+            # A trigger's body goes on, but nothing in it matters, unless the whole is asked for.
+            if found and not whole:
                 break
             continue
         if text == ")":
             depth -= 1
-        found.append(_Word(text.upper() if bare else text, depth, bare))
+        found.append(Word(text.upper() if bare else text, depth, bare))
         if text == "(":
             depth += 1
     return found
 
 
-def _read(words: list[_Word]) -> Statement:
+def _read(words: list[Word]) -> Statement:
     verb = words[0].text if words and words[0].bare else ""
     calls = {word.text for word, behind in pairwise(words) if behind.text == "("}
     calls = {unquoted(name).upper() for name in calls}
@@ -192,12 +247,16 @@ def _read(words: list[_Word]) -> Statement:
         main = next((word.text for word in words[1:] if word.depth == 0 and word.text in _WRITES | {"SELECT"}), "")
     if main in _WRITES:
         outer = {word.text for word in words if word.depth == 0 and word.bare}
+        at = next(at for at, word in enumerate(words) if word.depth == 0 and word.bare and word.text == main)
+        has_clause = len(words) > at + 2 and words[at + 1].bare and words[at + 1].text == "OR"
+        clause = words[at + 2].text if has_clause else ""
         return Statement(
             Kind.WRITE,
             main,
             begins=verb != "WITH",
             returning="RETURNING" in outer,
-            replaces="REPLACE" in outer,
+            replaces="REPLACE" in (main, clause),
+            keeps=clause in _KEEPING,
             counts=counts,
             internal=internal,
         )
@@ -214,12 +273,12 @@ def _read(words: list[_Word]) -> Statement:
     return Statement(kind, verb, counts=counts, internal=internal)
 
 
-def _what(verb: str, words: list[_Word]) -> str:
+def _what(verb: str, words: list[Word]) -> str:
     known = {"ADD", "DROP", "RENAME"} if verb == "ALTER" else {"TABLE", "INDEX", "VIEW", "TRIGGER"}
     return next((word.text for word in words[1:] if word.bare and word.text in known), "")
 
 
-def _pragma(words: list[_Word]) -> Statement:
+def _pragma(words: list[Word]) -> Statement:
     at = 3 if len(words) > 3 and words[2].text == "." else 1
     name = unquoted(words[at].text).lower() if len(words) > at else ""
     value = None

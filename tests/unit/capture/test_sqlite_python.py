@@ -43,8 +43,6 @@ def test_counters_are_right_behind_every_kind_of_statement():
         "DELETE FROM t",
     )
     plain, recorded = sqlite3.connect(":memory:", isolation_level=None), connect(":memory:", isolation_level=None)
-    plain.execute("CREATE TABLE z(v)")
-    plain.execute("INSERT INTO z VALUES (1)")  # As the recorder's version.
     for statement in script:
         seen = []
         for connection in (plain, recorded):
@@ -274,3 +272,32 @@ def test_a_connection_that_is_off_counts_and_opens_transactions_as_ever():
     db.executemany("INSERT INTO t VALUES (?)", [(1,), (2,)])
     db.rollback()
     assert db.execute("SELECT count(*), changes() FROM t").fetchone() == (0, 1)
+
+
+def test_changes_of_a_statement_that_failed_are_none():
+    """As without recording: and not those of the statement before."""
+    for isolation_level in (None, ""):
+        db = connect(":memory:", isolation_level=isolation_level)
+        run(db, "CREATE TABLE t(x INTEGER PRIMARY KEY, y)", "INSERT INTO t VALUES (1, 1), (2, 2)", "UPDATE t SET y = 0")
+        with pytest.raises(sqlite3.IntegrityError):
+            db.execute("UPDATE t SET x = 2 WHERE x < 5")
+        assert db.execute("SELECT changes()").fetchone() == (0,)
+        with pytest.raises(sqlite3.IntegrityError):
+            db.executemany("INSERT INTO t VALUES (?, 1)", [(7,), (1,)])
+        assert db.execute("SELECT changes()").fetchone() == (0,)
+
+
+def test_counters_of_a_new_connection_are_those_of_one_that_did_nothing():
+    db = connect(":memory:")
+    assert db.total_changes == 0
+    assert db.execute("SELECT changes(), last_insert_rowid(), total_changes()").fetchone() == (0, 0, 0)
+
+
+def test_wrong_arguments_are_the_errors_that_they_are_in_sqlite3():
+    for connection in (sqlite3.connect(":memory:"), connect(":memory:")):
+        with pytest.raises(TypeError, match="isolation_level must be"):
+            connection.isolation_level = 1
+        with pytest.raises(TypeError, match="argument 1 must be str"):
+            connection.execute(1)
+        with pytest.raises(ValueError, match="null character"):
+            connection.executescript("SELECT 1;\0")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate.capture.statements import Kind, classify, split, target
+from tidegate.capture.statements import Kind, classify, indexed, moment, says_to_replace, split, target
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,9 @@ def test_the_first_word_that_counts_says_what_it_is(sql, kind, verb):
         ("INSERT OR REPLACE INTO t VALUES (replace(a, b, c))", False, True, False),
         ("INSERT INTO t SELECT changes ()", False, False, True),
         ("DELETE FROM t WHERE x = (SELECT total_changes())", False, False, True),
+        ("UPDATE t SET a = replace(a, 'b', 'c') WHERE b OR replace(c, 1, 2)", False, False, False),
+        ("WITH w AS (SELECT 1) REPLACE INTO t SELECT * FROM w", False, True, False),
+        ("UPDATE OR /* so */ replace t SET a = 1", False, True, False),
         ("UPDATE t SET changes = 1", False, False, False),
     ],
 )
@@ -82,3 +85,42 @@ def test_a_script_is_split_where_statements_end():
         "CREATE TRIGGER t AFTER INSERT ON u BEGIN d; e; END;",
         "/* ; */ f",
     ]
+
+
+@pytest.mark.parametrize(
+    "sql, says",
+    [
+        ("CREATE TRIGGER a AFTER INSERT ON t BEGIN UPDATE t SET b = replace(b, 'x', 'y'); END", False),
+        ("CREATE TRIGGER a AFTER INSERT ON t BEGIN SELECT 1 WHERE new.b OR replace (new.c, 1, 2); END", False),
+        ("CREATE TRIGGER a AFTER INSERT ON t BEGIN SELECT 1; INSERT or Replace INTO u VALUES (1); END", True),
+        ("CREATE TRIGGER a AFTER INSERT ON t BEGIN REPLACE INTO u VALUES (1); END", True),
+        ("CREATE TRIGGER a AFTER INSERT ON t BEGIN UPDATE OR REPLACE u SET a = 1; END", True),
+        ("CREATE TABLE t(a DEFAULT 'on conflict replace', \"or replace into\")", False),
+        ("CREATE TABLE t(a, UNIQUE (a) ON CONFLICT REPLACE)", True),
+    ],
+)
+def test_a_clause_that_replaces_is_told_from_the_function_and_from_names(sql, says):
+    assert says_to_replace(sql) is says
+
+
+@pytest.mark.parametrize(
+    "sql, expected",
+    [
+        ("CREATE TRIGGER a BEFORE DELETE ON t BEGIN INSERT INTO u VALUES ('after insert'); END", ("BEFORE", "DELETE")),
+        ("CREATE TRIGGER a DELETE ON t BEGIN SELECT 1; END", ("BEFORE", "DELETE")),
+        (
+            "CREATE TEMP TRIGGER IF NOT EXISTS m.[before] AFTER UPDATE OF a ON t BEGIN SELECT 1; END",
+            ("AFTER", "UPDATE"),
+        ),
+        ("CREATE TRIGGER a INSTEAD OF INSERT ON v BEGIN SELECT 1; END", ("INSTEAD", "INSERT")),
+    ],
+)
+def test_a_trigger_says_when_it_runs(sql, expected):
+    assert moment(sql) == expected
+
+
+def test_what_an_index_has_is_read_as_it_is_written():
+    sql = "CREATE UNIQUE INDEX i ON t(lower(a || ', '), b COLLATE NOCASE DESC, c ASC) WHERE a > (1)"
+    terms, where = indexed(sql)
+    assert [each.strip() for each in terms] == ["lower(a || ', ')", "b COLLATE NOCASE", "c"]
+    assert where.strip() == "a > (1)"
