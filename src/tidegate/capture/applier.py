@@ -40,6 +40,11 @@ _logger = logging.getLogger("tidegate.capture")
 Policy = Literal["stop", "overwrite", "skip"]
 Start = Literal["snapshot", "now"] | Timestamp
 
+_How = Literal["put off", "looked at", "checked at once"]
+"""What becomes of foreign keys that can be put off to the end: at first only that is known then that one does not hold."""
+_NEXT: Final[Mapping[str, _How]] = {"put off": "looked at", "looked at": "checked at once"}
+"""Where rows are to be left out: look for those whose foreign keys do not hold; and let all others be checked at once."""
+
 WINDOW_ROWS: Final = 20_000
 """About how many rows are looked at together: the rows before them are asked for at once."""
 _IDLE_MS: Final = 60_000
@@ -256,9 +261,10 @@ class Applier:
         """A constraint that does not hold, of which no row is known."""
         text = f"a constraint of the target forbids it ({violation}{self._broken(target)})"
         conflict = Conflict("", {}, text, None, None, None, at)
+        other = "" if self._policy == "skip" else ", or go on with policy 'skip'"
         return ApplyConflict(
             f"{target.shown}: {text}, of the transaction at {at}. Nothing of that transaction was applied, and all"
-            f" before it was: mend the rows and repeat, or go on with policy 'skip'",
+            f" before it was: mend the rows and repeat{other}",
             conflict=conflict,
             target=target.shown,
         )
@@ -336,18 +342,33 @@ class Applier:
                     before.moved(times[-1])
                 self._pass(target, window.upto if is_last else Timestamp(times[-1]))
                 continue
-            try:
-                upto = window.upto if is_last else None
-                self._chunk(target, tables, window, times[0], times[-1], upto, before)
-                self.done.count(len(times), int(window.rows[chunk.first : chunk.end].sum()))
-            except ApplyConflict:
-                if len(times) == 1:
-                    raise
-                # Up to the one that conflicts they can be applied.
-                for number, time in enumerate(times):
-                    self._chunk(target, tables, window, time, time, None, before)
-                    self.done.count(1, int(window.rows[chunk.first + number]))
+            self._whole(target, tables, window, chunk.first, chunk.end, before)
             self.watch()
+
+    def _whole(
+        self,
+        target: Target,
+        tables: Mapping[str, Table],
+        window: Window,
+        first: int,
+        end: int,
+        before: Before | None,
+    ) -> None:
+        """Apply some transactions of a window as one of the target; fewer at once when that is a conflict.
+
+        With `skip` in halves, so that few are alone; else each alone, up to the one that conflicts.
+        """
+        times = window.times[first:end].tolist()
+        upto = window.upto if end == len(window.times) else None
+        try:
+            self._chunk(target, tables, window, times[0], times[-1], upto, before)
+            self.done.count(len(times), int(window.rows[first:end].sum()))
+        except ApplyConflict:
+            if len(times) == 1:
+                raise
+            step = (len(times) + 1) // 2 if self._policy == "skip" else 1
+            for each in range(first, end, step):
+                self._whole(target, tables, window, each, min(each + step, end), before)
 
     def _first(self, window: Window, time: int) -> str | None:
         """Where a transaction first happened; None when that is here."""
@@ -384,26 +405,30 @@ class Applier:
         upto: Timestamp | None,
         before: Before | None,
         *,
-        deferred: bool = True,
+        how: _How = "put off",
     ) -> None:
-        """Apply transactions from one Timestamp to another as one of the target."""
+        """Apply transactions from one Timestamp to another as one of the target.
+
+        With `skip`, one that is alone leaves out what conflicts; of several, that is a conflict.
+        """
         at = Timestamp(last) if upto is None else upto
         origin = origin_text(self.origin, self._first(window, first))
         self._mark(target, origin)
-        target.begin(deferred=deferred)
+        target.begin(deferred=how != "checked at once")
+        is_skipping = self._policy == "skip" and first == last
+        policy = self._policy if is_skipping or self._policy != "skip" else "stop"
         try:
             self._fit(target, tables, window.changes, window.upto)
             self._put(target, at, origin)  # First: whoever has moved the position has changed the rows, too.
             parts = Parts(self.writer, window, first, last, before)
-            writer = ChunkWriter(target, self._policy, self._order, self._writers)
-            skipped = writer.write(parts.of, Timestamp(last), one_by_one=not deferred)
+            writer = ChunkWriter(target, policy, self._order, self._writers)
+            skipped = writer.write(parts.of, Timestamp(last), is_checked=how == "looked at", in_turn=how != "put off")
             target.commit()
         except Violation as violation:
-            if self._policy == "skip" and deferred:
-                # Checked row by row it shows which ones are to be left out.
+            if is_skipping and how in _NEXT:
                 target.rollback()
                 self._restore(target)
-                self._chunk(target, tables, window, first, last, upto, before, deferred=False)
+                self._chunk(target, tables, window, first, last, upto, before, how=_NEXT[how])
                 return
             error = self._forbidden(target, violation, Timestamp(last))
             target.rollback()

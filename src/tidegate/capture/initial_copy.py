@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidegate.capture.apply_chunk import UNTAKEN, explain, forbidden
+from tidegate.capture.apply_in_turn import UNTAKEN, explain, forbidden
 from tidegate.capture.target import ApplyConflict, Conflict, Target, UndoPart, Violation
 from tidegate.capture.target_tables import TableWriter
 from tidegate.cdc.apply_plan import Row
