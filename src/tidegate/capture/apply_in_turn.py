@@ -18,7 +18,7 @@ from typing import Final, Literal, NamedTuple
 from tidegate.capture.references import References
 from tidegate.capture.target import ApplyConflict, Conflict, Target, UndoPart, Violation
 from tidegate.capture.target_tables import TableWriter
-from tidegate.cdc.apply_order import Places, Step, arrange
+from tidegate.cdc.apply_order import Links, Places, Step, arrange, value_of
 from tidegate.cdc.apply_plan import Row, Work
 from tidegate.clock.timestamp import Timestamp
 
@@ -57,6 +57,8 @@ class _Failure:
     found: int | Violation
     is_final: bool = False
     """Whether leaving it as it is would lose something."""
+    is_settled: bool = False
+    """Whether it is not to be tried again."""
 
 
 class InTurn:
@@ -164,7 +166,32 @@ class InTurn:
         self._phase("late", [each for each in order if each.late and each not in failed], failed)
         if not failed and self._references is not None:
             self._check(order, self._references, failed)
+        if not failed and left_out and self._policy == "skip":
+            self._keep(left_out, order, links, failed)
         return failed
+
+    def _keep(
+        self,
+        left_out: Mapping[Step, _Failure],
+        steps: Sequence[Step],
+        links: Mapping[str, Links],
+        failed: dict[Step, _Failure],
+    ) -> None:
+        """A row that is left out stays as it was: nor can those change then by which the target would change it."""
+        taken = [
+            each
+            for each in left_out
+            if each.before is not None and each.after is not None and self._was_right(each)
+            if not self._found(self._writer(each).sql.select_same, self._writer(each).sql.deletes(each.key, each.before))
+        ]
+        for each in taken:
+            for reference in links[each.table].references:
+                value = value_of(each.before, reference.own)
+                for step in steps if value is not None else ():
+                    was, now = value_of(step.before, reference.theirs), value_of(step.after, reference.theirs)
+                    if step.table == reference.parent and was == value and now != value:
+                        why = f"a foreign key of the target would change a row of {each.table!r} that is left as it is"
+                        failed[step] = _Failure(step, Violation(why, is_reference=True), is_settled=True)
 
     def _force(self, step: Step, places: Places) -> bool:
         """Free a unique value of a row that is there and cannot be NULL."""
@@ -207,7 +234,7 @@ class InTurn:
             steps = sorted(steps, key=lambda each: (each.table, each.is_removed, sorted(each.aside), each.late))
         for step in steps:
             op = self._op(phase, step)
-            if phase == "in place" and self._may_be_lost(step):
+            if phase == "in place" and not step.is_known and step.after is not None and self._was_right(step):
                 self._together(phase, together, failed)
                 together = []
                 if self._row(step) is None:
@@ -248,11 +275,12 @@ class InTurn:
             return _Op(sql.update, sql.update_only(key, row))
         return _Op(sql.update_same, sql.updates(key, before, row))
 
-    def _may_be_lost(self, step: Step) -> bool:
-        """Whether the target may have deleted a row that would come again without what its own columns had."""
+    def _was_right(self, step: Step) -> bool:
+        """Whether only the target's own foreign keys may have changed or deleted a row, where that is known or matters."""
         writer = self._writer(step)
-        is_overwritten = not step.is_known and step.before is not None and step.after is not None
-        return is_overwritten and bool(writer.own) and writer.shape.is_acting
+        if step.is_known:
+            return (step.table, step.key) in self._right
+        return step.before is not None and bool(writer.own) and writer.shape.is_acting
 
     def _together(self, phase: _Phase, ops: Sequence[tuple[Step, _Op]], failed: dict[Step, _Failure]) -> None:
         """At once; in halves, and at last one by one, when the target does not take them all."""
@@ -261,7 +289,7 @@ class InTurn:
         try:
             with self._target.savepoint("tidegate_rows"):
                 found = self._target.many(ops[0][1].sql, [op.values for _, op in ops])
-                if ops[0][1].is_counted and found != len(ops):
+                if ops[0][1].is_counted and found != len(ops) and not (len(ops) == 1 and self._has_come(ops[0][0])):
                     raise UndoPart
             return
         except UndoPart:
@@ -287,8 +315,6 @@ class InTurn:
             return _Failure(step, why)
         if (step.table, step.key) in self._right:
             return self._acted_on(phase, step)
-        if self._has_come(step):
-            return None
         return _Failure(step, 0)
 
     def _acted_on(self, phase: _Phase, step: Step) -> _Failure | None:
@@ -349,8 +375,8 @@ class InTurn:
         while True:
             left = []
             for each in found:
-                if not self._is_other(each):
-                    result = self._retried(each.step)
+                if not each.is_settled and not self._is_other(each):
+                    result = self._retried(each)
                     if result is None:
                         continue
                     each.found = result
@@ -359,13 +385,21 @@ class InTurn:
             if not settled or (len(found) > _FEW and settled * _SHARE < len(found)):
                 return found
 
-    def _retried(self, step: Step) -> int | Violation | None:
+    def _retried(self, failure: _Failure) -> int | Violation | None:
         """Why a row cannot become what it should; None when it has."""
         found: int | Violation = 0
+        step = failure.step
+        is_gone = step.before is not None and step.after is not None and self._was_right(step) and not self._row(step)
+        if is_gone and self._writer(step).own:
+            failure.is_final = True
+            return 0
         try:
             with self._target.savepoint("tidegate_again"):
                 found = self._try(self._op("in place", step))
-                if found != 1:
+                if found == 0 and (step.table, step.key) in self._right:
+                    other = self._acted_on("in place", step)
+                    found = 1 if other is None else other.found
+                if found != 1 and not self._has_come(step):
                     raise UndoPart
                 failed: dict[Step, _Failure] = {}
                 if self._references is not None:
@@ -375,6 +409,7 @@ class InTurn:
                     raise UndoPart
             return None
         except UndoPart:
+            failure.is_final = is_gone  # To leave it like that is to lose it.
             return found
 
     def _is_other(self, failure: _Failure) -> bool:
@@ -388,7 +423,7 @@ class InTurn:
         """Raises: `ApplyConflict`, unless they are skipped."""
         found = []
         for each in failures:
-            if self._policy != "skip":
+            if self._policy != "skip" or each.is_final:
                 raise self._error(each)
             found.append(self._conflict(each))
         return found

@@ -124,16 +124,16 @@ class _Arranging:
     def _note(self, number: int, step: Step) -> None:
         links = self._links[step.table]
         for places in links.uniques:
-            was, now = _value(step.before, places), _value(step.after, places)
+            was, now = value_of(step.before, places), value_of(step.after, places)
             if was is not None and was != now:
                 self._left.setdefault((step.table, places), {})[was] = number
         for reference in links.references:
-            was, now = _value(step.before, reference.own), _value(step.after, reference.own)
+            was, now = value_of(step.before, reference.own), value_of(step.after, reference.own)
             if was is not None and was != now:
                 loosed = self._loosed.setdefault((step.table, *reference), {})
                 loosed.setdefault(was, []).append(number)
         for places in {each.theirs for _, each in self._children.get(step.table, ())}:
-            was, now = _value(step.before, places), _value(step.after, places)
+            was, now = value_of(step.before, places), value_of(step.after, places)
             if now is not None and was != now:
                 self._come.setdefault((step.table, places), {})[now] = number
 
@@ -144,20 +144,20 @@ class _Arranging:
     def _all_needs(self, step: Step) -> Iterator[_Need]:
         links = self._links[step.table]
         for table, reference in self._children.get(step.table, ()):
-            was, now = _value(step.before, reference.theirs), _value(step.after, reference.theirs)
+            was, now = value_of(step.before, reference.theirs), value_of(step.after, reference.theirs)
             if was is not None and was != now:
                 for each in self._loosed.get((table, *reference), {}).get(was, ()):
                     yield _Need("child", each, reference.own)
         if step.after is None:
             return
         for places in links.uniques:
-            was, now = _value(step.before, places), _value(step.after, places)
+            was, now = value_of(step.before, places), value_of(step.after, places)
             if now is not None and was != now:
                 holder = self._left.get((step.table, places), {}).get(now)
                 if holder is not None:
                     yield _Need("unique", holder, places)
         for reference in links.references:
-            was, now = _value(step.before, reference.own), _value(step.after, reference.own)
+            was, now = value_of(step.before, reference.own), value_of(step.after, reference.own)
             if now is not None and was != now:
                 parent = self._come.get((reference.parent, reference.theirs), {}).get(now)
                 if parent is not None:
@@ -236,7 +236,7 @@ class _Arranging:
         return False
 
 
-def _value(row: Row | None, places: Places) -> Any:
+def value_of(row: Row | None, places: Places) -> Any:
     """What a row has in some columns; None when one of them is NULL, or it cannot be looked up."""
     if row is None:
         return None
