@@ -41,9 +41,9 @@ Policy = Literal["stop", "overwrite", "skip"]
 Start = Literal["snapshot", "now"] | Timestamp
 
 _How = Literal["put off", "looked at", "checked at once"]
-"""What becomes of foreign keys that can be put off to the end: at first only that is known then that one does not hold."""
+"""What becomes of foreign keys that can be put off: at first the end says that one does not hold, and not which."""
 _NEXT: Final[Mapping[str, _How]] = {"put off": "looked at", "looked at": "checked at once"}
-"""Where rows are to be left out: look for those whose foreign keys do not hold; and let all others be checked at once."""
+"""Where rows are to be left out: look for those whose foreign keys do not hold; then have others checked at once."""
 
 WINDOW_ROWS: Final = 20_000
 """About how many rows are looked at together: the rows before them are asked for at once."""
@@ -197,7 +197,7 @@ class Applier:
             at = self._start
         before = self._state
 
-        def fill() -> None:
+        def fill(how: _How) -> None:
             if before is not None:
                 target.forget(self._name)
             self._state, self._written = State(at, self.origin), None
@@ -206,39 +206,41 @@ class Applier:
             if before is not None:
                 self._filling(target).clear()
             if self._start == "snapshot":
-                self._filling(target).copy(self._order, at)
+                self._filling(target).copy(self._order, at, is_checked=how == "looked at")
 
         self._fill(target, at, fill)
         self._restart = False
 
-    def _fill(self, target: Target, at: Timestamp, fill: Callable[[], None]) -> None:
+    def _fill(self, target: Target, at: Timestamp, fill: Callable[[_How], None]) -> None:
         """Have the target filled, and be at a Timestamp, by one transaction of its."""
         kept = self.done.kept()
-        for deferred in (True, False):
+        how: _How = "put off"
+        while True:
             self._mark(target, self.origin)
-            target.begin(deferred=deferred)
+            target.begin(deferred=how != "checked at once")
             try:
-                fill()
+                fill(how)
                 self._put(target, at)
                 target.commit()
                 break
             except Violation as violation:
                 error = self._forbidden(target, violation, at)
                 target.rollback()
-                if self._policy != "skip" or not deferred:
+                if self._policy != "skip" or how not in _NEXT:
                     raise error from violation
-                # Checked row by row it shows which ones are to be left out.
                 self._restore(target)
                 self.done.undo(kept)
+                how = _NEXT[how]
         self._settled(at)
 
     def _copy(self, target: Target, tables: Mapping[str, Table], names: Sequence[str], at: Timestamp) -> None:
         """Tables that were added to those that are applied, as they were when the target was."""
 
-        def fill() -> None:
+        def fill(how: _How) -> None:
             there = [name for name in names if tables[name].existed(at)]
             self._fit(target, tables, there, at)
-            self._filling(target).copy([name for name in self._order if name in there], at)
+            ordered = [name for name in self._order if name in there]
+            self._filling(target).copy(ordered, at, is_checked=how == "looked at")
 
         self._fill(target, at, fill)
 

@@ -28,9 +28,7 @@ class ChunkWriter:
         self._order = order
         self._writers = writers
 
-    def write(
-        self, parts: Parts, at: Timestamp, *, is_checked: bool = False, in_turn: bool = False
-    ) -> list[Conflict]:
+    def write(self, parts: Parts, at: Timestamp, *, is_checked: bool = False, in_turn: bool = False) -> list[Conflict]:
         """Write a chunk whose last transaction is at `at`; the changes that were left out.
 
         `is_checked` looks for rows whose foreign keys do not hold, where they are put off; `in_turn` does not try to

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+from tidegate.capture.conflict_text import MISSING, OTHER, TAKEN, THERE, UNTAKEN, explain, forbidden
 from tidegate.capture.references import References
 from tidegate.capture.target import ApplyConflict, Conflict, Target, UndoPart, Violation
 from tidegate.capture.target_tables import TableWriter
@@ -25,11 +26,6 @@ from tidegate.clock.timestamp import Timestamp
 Parts = Callable[[str], Iterable[Work]]
 """What is to be done to a table, in pieces that fit into memory. Asked for more than once."""
 
-_OTHER: Final = "the row has other values than it had here before the change"
-_MISSING: Final = "the row to be changed is not there"
-_THERE: Final = "a row with this key is there already"
-_TAKEN: Final = "a foreign key of the target deletes the row, and what its own columns hold, before it can be changed"
-UNTAKEN: Final = "the target has not taken the row, and said nothing: a trigger of it may have turned it away"
 _AT_ONCE: Final = 10_000
 """How many rows are in one call."""
 _LOOKED_AT: Final = 1_000
@@ -101,7 +97,7 @@ class InTurn:
                         raise UndoPart
                     return self._conflicts(self._again(left_out))
             except UndoPart:
-                for step, failure in failed.items():
+                for failure in failed.values():
                     if failure.is_final or (self._policy != "skip" and self._is_other(failure)):
                         raise self._error(failure) from None
                 left_out |= failed
@@ -182,7 +178,9 @@ class InTurn:
             each
             for each in left_out
             if each.before is not None and each.after is not None and self._was_right(each)
-            if not self._found(self._writer(each).sql.select_same, self._writer(each).sql.deletes(each.key, each.before))
+            if not self._found(
+                self._writer(each).sql.select_same, self._writer(each).sql.deletes(each.key, each.before)
+            )
         ]
         for each in taken:
             for reference in links[each.table].references:
@@ -276,7 +274,7 @@ class InTurn:
         return _Op(sql.update_same, sql.updates(key, before, row))
 
     def _was_right(self, step: Step) -> bool:
-        """Whether only the target's own foreign keys may have changed or deleted a row, where that is known or matters."""
+        """Whether only the target's own foreign keys may have changed or deleted a row."""
         writer = self._writer(step)
         if step.is_known:
             return (step.table, step.key) in self._right
@@ -439,15 +437,15 @@ class InTurn:
         writer = self._writer(step)
         there = self._row(step)
         if failure.is_final:
-            what = _TAKEN
+            what = TAKEN
         elif there is not None and step.before is None and step.after is not None and step.is_known:
-            what = _THERE
+            what = THERE
         elif isinstance(found, Violation):
             what = forbidden(found, writer, self._target, step.after) + self._why(step, found)
         elif there is None:
-            what = UNTAKEN if step.before is None and step.after is not None else _MISSING
+            what = UNTAKEN if step.before is None and step.after is not None else MISSING
         else:
-            what = _OTHER
+            what = OTHER
         return Conflict(
             table=writer.name,
             key=writer.shown_key(step.key),
@@ -482,21 +480,3 @@ class InTurn:
                 return self._target.run(statement, values)
         except Violation:
             return []  # It cannot even be asked for.
-
-
-def forbidden(violation: Violation, writer: TableWriter, target: Target, row: Row | None) -> str:
-    """What a target has against a row."""
-    if not violation.is_value:
-        return f"a constraint of the target forbids it ({violation})"
-    names = [name for name, value in zip(writer.names, row or (), strict=bool(row)) if not target.takes(value)]
-    which = f" of column {', '.join(map(repr, names))}" if names else ""
-    return f"the target does not take a value{which} ({violation})"
-
-
-def explain(conflict: Conflict, target: Target, policy: str) -> str:
-    """What a conflict says to people."""
-    other = "policy 'skip'" if policy == "overwrite" else "policy 'overwrite' or 'skip'"
-    return (
-        f"{target.shown}: {conflict}. Nothing of that transaction was applied, and all before it was: mend the row and"
-        f" repeat, or go on with {other}"
-    )

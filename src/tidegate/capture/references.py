@@ -1,13 +1,12 @@
 """`References`: which rows of a target lack what they refer to, and which ones others refer to; asked by row.
 
-Foreign keys that are put off say at the end of a transaction that one does not hold, and not which. Where rows are to be
-left out, those are looked for that are broken, and no others.
+Foreign keys that are put off say at the end of a transaction that one does not hold, and not which. Where rows are to
+be left out, those are looked for that are broken, and no others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from tidegate.capture.target import Target
 from tidegate.capture.target_tables import TableWriter
@@ -26,8 +25,20 @@ class References:
         for each in writer.shape.foreign_keys:
             sql = f"{self._escaped(self._lacking(writer, each))} AND {writer.sql.where}"
             if self._target.run(sql, key):
-                return f"a foreign key of the target forbids it: it refers to a row of {each.parent!r} that is not there"
+                return f"foreign key: it refers to a row of {each.parent!r} that is not there"
         return ""
+
+    def loosening(self, writer: TableWriter, key: Row) -> tuple[int, ...]:
+        """The columns without which a row refers to nothing that is not there; none when one cannot be NULL."""
+        found = []
+        for each in writer.shape.foreign_keys:
+            sql = f"{self._escaped(self._lacking(writer, each))} AND {writer.sql.where}"
+            if self._target.run(sql, key):
+                column = writer.free_of(each.columns)
+                if column is None:
+                    return ()
+                found.append(column)
+        return tuple(sorted(set(found)))
 
     def all_broken(self, writer: TableWriter) -> list[Row]:
         """The keys of all rows that refer to what is not there."""
@@ -67,9 +78,11 @@ class References:
             refers = " AND ".join(f"c.{column_quoted(name)} = {mark}" for name in each.columns)
             has = " AND ".join(f"p.{column_quoted(b)} = c.{column_quoted(a)}" for a, b in _pairs(each))
             sql = self._escaped(f"SELECT 1 FROM {quoted(each.table)} AS c WHERE ")
-            gone = self._escaped(f" AND NOT EXISTS (SELECT 1 FROM {quoted(writer.shape.name)} AS p WHERE {has}) LIMIT 1")
+            gone = self._escaped(
+                f" AND NOT EXISTS (SELECT 1 FROM {quoted(writer.shape.name)} AS p WHERE {has}) LIMIT 1"
+            )
             if self._target.run(f"{sql}{refers}{gone}", values):
-                return f"a foreign key of the target forbids it: rows of {each.table!r} refer to it"
+                return f"foreign key: rows of {each.table!r} refer to it"
         return ""
 
     def _mark(self, writer: TableWriter, at: int) -> str:

@@ -86,19 +86,23 @@ class TableWriter:
         """Find out by which columns rows refer to those of their own table or of one behind it in an order."""
         folded = [each.casefold() for each in order]
         later = set(folded[folded.index(self.name.casefold()) :])
-        found = set()
+        found: set[int | None] = set()
         self.is_in_circles = False
         for each in self.shape.foreign_keys:
             if each.parent.casefold() in later:
                 self.is_in_circles = True
-                # One column of several that is NULL is enough.
-                found |= {next((at for at in self.free if at in self._places_of(each.columns, lacking=True)), -1)}
-        self.loose = tuple(sorted(found - {-1}))
+                found.add(self.free_of(each.columns))
+        self.loose = tuple(sorted(at for at in found if at is not None))
 
-    def _places_of(self, names: Sequence[str], *, lacking: bool = False) -> Places:
-        """Where columns are in rows; none when one of them is not among ours, or, with `lacking`, without those."""
+    def free_of(self, names: Iterable[str]) -> int | None:
+        """One of some columns that may be NULL for a while: of those of a foreign key one is enough."""
+        places = {self._places.get(each.casefold()) for each in names}
+        return next((at for at in self.free if at in places), None)
+
+    def _places_of(self, names: Sequence[str]) -> Places:
+        """Where columns are in rows; none when one of them is not among ours."""
         found = tuple([self._places[each.casefold()] for each in names if each.casefold() in self._places])
-        return found if lacking or len(found) == len(names) else ()
+        return found if len(found) == len(names) else ()
 
     def links(self, writers: Mapping[str, TableWriter]) -> Links:
         """What its rows need of those of its own and other tables."""

@@ -77,9 +77,7 @@ class _Visit:
     """Of the need that is looked at next; the one before it is what is being done."""
 
 
-def arrange(
-    steps: Sequence[Step], links: Mapping[str, Links], force: Callable[[Step, Places], bool]
-) -> list[Step]:
+def arrange(steps: Sequence[Step], links: Mapping[str, Links], force: Callable[[Step, Places], bool]) -> list[Step]:
     """The steps, each behind those that it needs, as given where none is needed; what must be put aside is noted.
 
     `force` frees unique columns that cannot be NULL, and says whether it could. It takes time and room in proportion
@@ -101,9 +99,7 @@ class _Arranging:
         """Values that are referred to and were not there: in which rows they come."""
         self._loosed: dict[tuple[str, Places, str, Places], dict[Any, list[int]]] = {}
         """Values that rows refer to no longer: which rows."""
-        self._referred: Final = {
-            (each.parent, each.theirs) for one in links.values() for each in one.references
-        }
+        self._referred: Final = {(each.parent, each.theirs) for one in links.values() for each in one.references}
         self._children: Final[dict[str, list[tuple[str, Reference]]]] = {}
         for table, one in links.items():
             for each in one.references:

@@ -273,7 +273,7 @@ class Statements:
         self.any = f"SELECT 1 FROM {self._plain} LIMIT 1"
 
     def some(self, columns: tuple[int, ...], *, is_same: bool = False) -> str:
-        """What sets columns of a row; its values are theirs, then those of the key, or, with `is_same`, of `deletes`."""
+        """What sets columns of a row; its values are theirs, then those of the key, or with `is_same` of `deletes`."""
         found = self._some.get((columns, is_same))
         if found is None:
             sets = ", ".join(f"{self._names[at]} = {self._marks[at]}" for at in columns)
