@@ -18,6 +18,7 @@ from apply_actions import *  # noqa: F403
 from apply_actions import relatives
 from apply_circles import *  # noqa: F403
 from apply_rig import Rig
+from apply_room import *  # noqa: F403
 from apply_suite import *  # noqa: F403
 from helpers import eventually
 from pg_server import Server

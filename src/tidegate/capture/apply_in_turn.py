@@ -269,8 +269,8 @@ class InTurn:
             return _Op(sql.upsert, row, is_counted=len(writer.names) > len(writer.key))
         if before is None:
             return _Op(sql.insert, row)
-        if step.aside:
-            return _Op(sql.update, sql.update_only(key, row))
+        if step.aside:  # The same statement as for all others: they go together.
+            before = tuple([step.aside.get(at, value) for at, value in enumerate(before)])
         return _Op(sql.update_same, sql.updates(key, before, row))
 
     def _was_right(self, step: Step) -> bool:
@@ -467,7 +467,9 @@ class InTurn:
             for at in places
             if step.before[at] != step.after[at]
         )
-        why = "" if is_free else self._stays(writer, step)
+        children = ", ".join(sorted({each.table for each in writer.shape.children}))
+        is_referred = f"rows of {children} refer to it: let its unique columns be NULL there" if children else ""
+        why = "" if is_free else self._stays(writer, step) or is_referred
         return why and f"; it cannot be taken out for a moment, because {why}"
 
     def _row(self, step: Step) -> Row | None:

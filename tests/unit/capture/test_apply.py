@@ -12,6 +12,7 @@ import turso
 from apply_actions import *  # noqa: F403
 from apply_circles import *  # noqa: F403
 from apply_rig import Rig
+from apply_room import *  # noqa: F403
 from apply_suite import *  # noqa: F403
 
 
