@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 from tidegate.capture.conflict_text import MISSING, OTHER, TAKEN, THERE, UNTAKEN, explain, forbidden
 from tidegate.capture.references import References
+from tidegate.capture.step_sql import Op, Phase, op_of
 from tidegate.capture.target import ApplyConflict, Conflict, Target, UndoPart, Violation
 from tidegate.capture.target_tables import TableWriter
 from tidegate.cdc.apply_order import Links, Places, Step, arrange, value_of
@@ -32,17 +33,6 @@ _LOOKED_AT: Final = 1_000
 _FEW: Final = 100
 """So many rows that were left out are tried again for as long as one of them goes."""
 _SHARE: Final = 10
-
-_Phase = Literal["aside", "in place", "late"]
-
-
-class _Op(NamedTuple):
-    """A statement for one row."""
-
-    sql: str
-    values: Row
-    is_counted: bool = True
-    """Whether it must change one row."""
 
 
 @dataclass(slots=True)
@@ -78,6 +68,8 @@ class InTurn:
         self._references = References(target, writers) if is_checked else None
         self._right: set[tuple[str, Row]] = set()
         """Rows, by table and key, that were as they should be: since then only the target's own actions change them."""
+        self._is_splitting = True
+        """Whether rows that do not go together are tried in halves."""
         self._number = 0
         """Of the values that nobody has."""
 
@@ -88,6 +80,8 @@ class InTurn:
                 self._look(self._writers[table], parts(table))
         steps = list(self._steps(parts))
         self._read_unknown(steps)
+        if self._goes_at_once(steps):
+            return []
         left_out: dict[Step, _Failure] = {}
         while True:
             try:
@@ -102,6 +96,20 @@ class InTurn:
                         raise self._error(failure) from None
                 left_out |= failed
                 steps = [each for each in steps if each not in failed]
+
+    def _goes_at_once(self, steps: Sequence[Step]) -> bool:
+        """Whether all rows could be written, without going back to any point between: targets hold much for that."""
+        if self._references is not None:
+            return False
+        try:
+            with self._target.savepoint("tidegate_chunk"):
+                self._is_splitting = False
+                self._all(steps, {})
+            return True
+        except (UndoPart, Violation):
+            return False
+        finally:
+            self._is_splitting = True
 
     # -- what is to be done ----------------------------------------------------------------------------------------
 
@@ -226,16 +234,18 @@ class InTurn:
 
     # -- a phase ---------------------------------------------------------------------------------------------------
 
-    def _phase(self, phase: _Phase, steps: Sequence[Step], failed: dict[Step, _Failure]) -> None:
-        together: list[tuple[Step, _Op]] = []
+    def _phase(self, phase: Phase, steps: Sequence[Step], failed: dict[Step, _Failure]) -> None:
+        together: list[tuple[Step, Op]] = []
         if phase != "in place":  # Their order says nothing.
             steps = sorted(steps, key=lambda each: (each.table, each.is_removed, sorted(each.aside), each.late))
         for step in steps:
-            op = self._op(phase, step)
+            op = op_of(self._writer(step), phase, step)
             if phase == "in place" and not step.is_known and step.after is not None and self._was_right(step):
                 self._together(phase, together, failed)
                 together = []
                 if self._row(step) is None:
+                    if not self._is_splitting:
+                        raise UndoPart
                     failed[step] = _Failure(step, 0, is_final=True)
                     continue
             if together and (together[0][1].sql != op.sql or len(together) == _AT_ONCE):
@@ -244,35 +254,6 @@ class InTurn:
             together.append((step, op))
         self._together(phase, together, failed)
 
-    def _op(self, phase: _Phase, step: Step) -> _Op:
-        writer = self._writer(step)
-        sql, key, before, after = writer.sql, step.key, step.before, step.after
-        if phase == "aside":
-            columns = tuple(sorted(step.aside))
-            values = tuple([step.aside[at] for at in columns])
-            is_same = step.is_known and before is not None
-            tail = sql.deletes(key, before) if is_same and before is not None else key
-            if step.is_removed:
-                return _Op(sql.delete_same if is_same else sql.delete, tail)
-            return _Op(sql.some(columns, is_same=is_same), (*values, *tail))
-        if after is None:
-            if not step.is_known or step.aside or before is None:
-                return _Op(sql.delete, key, is_counted=step.is_known)
-            return _Op(sql.delete_same, sql.deletes(key, before))
-        if phase == "late":
-            return _Op(sql.some(step.late), (*[after[at] for at in step.late], *key))
-        row = tuple([None if at in step.late else value for at, value in enumerate(after)]) if step.late else after
-        if step.is_removed:
-            return _Op(sql.insert, row)
-        if not step.is_known:
-            # Where there is nothing but the key, a row that is there stays and is not counted.
-            return _Op(sql.upsert, row, is_counted=len(writer.names) > len(writer.key))
-        if before is None:
-            return _Op(sql.insert, row)
-        if step.aside:  # The same statement as for all others: they go together.
-            before = tuple([step.aside.get(at, value) for at, value in enumerate(before)])
-        return _Op(sql.update_same, sql.updates(key, before, row))
-
     def _was_right(self, step: Step) -> bool:
         """Whether only the target's own foreign keys may have changed or deleted a row."""
         writer = self._writer(step)
@@ -280,9 +261,13 @@ class InTurn:
             return (step.table, step.key) in self._right
         return step.before is not None and bool(writer.own) and writer.shape.is_acting
 
-    def _together(self, phase: _Phase, ops: Sequence[tuple[Step, _Op]], failed: dict[Step, _Failure]) -> None:
+    def _together(self, phase: Phase, ops: Sequence[tuple[Step, Op]], failed: dict[Step, _Failure]) -> None:
         """At once; in halves, and at last one by one, when the target does not take them all."""
         if not ops:
+            return
+        if not self._is_splitting:
+            if self._target.many(ops[0][1].sql, [op.values for _, op in ops]) != len(ops) and ops[0][1].is_counted:
+                raise UndoPart
             return
         try:
             with self._target.savepoint("tidegate_rows"):
@@ -304,7 +289,7 @@ class InTurn:
         if failure is not None:
             failed[step] = failure
 
-    def _alone(self, phase: _Phase, step: Step, why: int | Violation) -> _Failure | None:
+    def _alone(self, phase: Phase, step: Step, why: int | Violation) -> _Failure | None:
         """What else can be done for one row that a statement has not done."""
         if phase == "aside" and isinstance(why, Violation):
             step.aside, step.is_removed = {}, False  # Then it is in the way, and what needs the room says so.
@@ -315,7 +300,7 @@ class InTurn:
             return self._acted_on(phase, step)
         return _Failure(step, 0)
 
-    def _acted_on(self, phase: _Phase, step: Step) -> _Failure | None:
+    def _acted_on(self, phase: Phase, step: Step) -> _Failure | None:
         """The target's own foreign keys have changed a row, or taken it, since the chunk began."""
         writer = self._writer(step)
         sql, key, after = writer.sql, step.key, step.after
@@ -326,19 +311,19 @@ class InTurn:
             if not is_there:
                 return None
             columns = tuple(sorted(step.aside))
-            op = _Op(sql.some(columns), (*[step.aside[at] for at in columns], *key)) if columns else None
+            op = Op(sql.some(columns), (*[step.aside[at] for at in columns], *key)) if columns else None
         elif after is None:
-            op = _Op(sql.delete, key) if is_there else None
+            op = Op(sql.delete, key) if is_there else None
         elif is_there:
-            op = _Op(sql.update, sql.update_only(key, after))
+            op = Op(sql.update, sql.update_only(key, after))
         elif writer.own:
             return _Failure(step, 0, is_final=True)  # It would come again without what they hold.
         else:
-            op = _Op(sql.insert, after)
+            op = Op(sql.insert, after)
         found = 1 if op is None else self._try(op)
         return None if found == 1 else _Failure(step, found)
 
-    def _try(self, op: _Op) -> int | Violation:
+    def _try(self, op: Op) -> int | Violation:
         """How many rows were changed, or why none could be."""
         try:
             with self._target.savepoint("tidegate_row"):
@@ -393,7 +378,7 @@ class InTurn:
             return 0
         try:
             with self._target.savepoint("tidegate_again"):
-                found = self._try(self._op("in place", step))
+                found = self._try(op_of(self._writer(step), "in place", step))
                 if found == 0 and (step.table, step.key) in self._right:
                     other = self._acted_on("in place", step)
                     found = 1 if other is None else other.found
