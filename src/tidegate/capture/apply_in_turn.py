@@ -337,7 +337,7 @@ class InTurn:
         if step.after is None or step.before is not None or not step.key:
             return False
         sql = self._writer(step).sql
-        return bool(self._target.run(sql.select_same, sql.deletes(step.key, step.after)))
+        return bool(self._found(sql.select_same, sql.deletes(step.key, step.after)))
 
     # -- what is left out ------------------------------------------------------------------------------------------
 
@@ -382,7 +382,7 @@ class InTurn:
                 if found == 0 and (step.table, step.key) in self._right:
                     other = self._acted_on("in place", step)
                     found = 1 if other is None else other.found
-                if found != 1 and not self._has_come(step):
+                if found != 1 and (isinstance(found, Violation) or not self._has_come(step)):
                     raise UndoPart
                 failed: dict[Step, _Failure] = {}
                 if self._references is not None:
