@@ -363,8 +363,8 @@ class Applier:
         times = window.times[first:end].tolist()
         upto = window.upto if end == len(window.times) else None
         try:
-            self._chunk(target, tables, window, times[0], times[-1], upto, before)
-            self.done.count(len(times), int(window.rows[first:end].sum()))
+            size = len(times), int(window.rows[first:end].sum())
+            self._chunk(target, tables, window, times[0], times[-1], upto, before, size)
         except ApplyConflict:
             if len(times) == 1:
                 raise
@@ -406,12 +406,14 @@ class Applier:
         last: int,
         upto: Timestamp | None,
         before: Before | None,
+        size: tuple[int, int],
         *,
         how: _How = "put off",
     ) -> None:
         """Apply transactions from one Timestamp to another as one of the target.
 
-        With `skip`, one that is alone leaves out what conflicts; of several, that is a conflict.
+        `size` is how many transactions and rows. With `skip`, one that is alone leaves out what conflicts; of several,
+        that is a conflict.
         """
         at = Timestamp(last) if upto is None else upto
         origin = origin_text(self.origin, self._first(window, first))
@@ -430,7 +432,7 @@ class Applier:
             if is_skipping and how in _NEXT:
                 target.rollback()
                 self._restore(target)
-                self._chunk(target, tables, window, first, last, upto, before, how=_NEXT[how])
+                self._chunk(target, tables, window, first, last, upto, before, size, how=_NEXT[how])
                 return
             error = self._forbidden(target, violation, Timestamp(last))
             target.rollback()
@@ -440,8 +442,9 @@ class Applier:
             target.rollback()
             self._restore(target)
             raise
-        self._settled(at)
+        self.done.count(*size)
         self.done.note(skipped)
+        self._settled(at)  # Last: who waits for the position sees the figures.
         if before is not None:
             before.moved(last)
 
