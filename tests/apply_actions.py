@@ -6,6 +6,8 @@ other rows, and what the target has done by itself within a chunk is no conflict
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 
 from apply_rig import Rig
@@ -74,17 +76,18 @@ def test_only_what_is_not_passed_on_is_put_aside(rig: Rig, policy: str) -> None:
 @pytest.mark.parametrize("policy", ["stop", "overwrite"])
 def test_a_row_is_not_taken_out_when_the_targets_own_columns_have_values(rig: Rig, policy: str) -> None:
     """They would be gone with it; while they are empty nothing is lost."""
-    rig.db.sql("CREATE TABLE p (id BIGINT PRIMARY KEY, u STRING)")
-    rig.at_target("CREATE TABLE p (id BIGINT PRIMARY KEY, u TEXT NOT NULL UNIQUE, note TEXT)")
-    rig.db.insert("p", [(1, "x"), (2, "y")])
+    one, two = date(2026, 1, 1), date(2026, 1, 2)
+    rig.db.sql("CREATE TABLE p (id BIGINT PRIMARY KEY, u DATE)")
+    rig.at_target("CREATE TABLE p (id BIGINT PRIMARY KEY, u DATE NOT NULL UNIQUE, note TEXT)")
+    rig.db.insert("p", [(1, one), (2, two)])
     rig.apply()
-    rig.db.upsert("p", [(1, "y"), (2, "x")])
+    rig.db.upsert("p", [(1, two), (2, one)])
     rig.apply(policy=policy)
     rig.at_target("UPDATE p SET note = 'mine'")
-    rig.db.upsert("p", [(1, "x"), (2, "y")])
+    rig.db.upsert("p", [(1, one), (2, two)])
     with pytest.raises(ApplyConflict, match=r"columns of its own \(note\): let its unique columns be NULL there"):
         rig.apply(policy=policy)
-    assert rig.there("p") == [(1, "y", "mine"), (2, "x", "mine")]
+    assert [(id, str(u), note) for id, u, note in rig.there("p")] == [(1, str(two), "mine"), (2, str(one), "mine")]
 
 
 # -- starting anew ---------------------------------------------------------------------------------------------------

@@ -40,6 +40,11 @@ _logger = logging.getLogger("tidegate.capture")
 Policy = Literal["stop", "overwrite", "skip"]
 Start = Literal["snapshot", "now"] | Timestamp
 
+_How = Literal["put off", "looked at", "checked at once"]
+"""What becomes of foreign keys that can be put off: at first the end says that one does not hold, and not which."""
+_NEXT: Final[Mapping[str, _How]] = {"put off": "looked at", "looked at": "checked at once"}
+"""Where rows are to be left out: look for those whose foreign keys do not hold; then have others checked at once."""
+
 WINDOW_ROWS: Final = 20_000
 """About how many rows are looked at together: the rows before them are asked for at once."""
 _IDLE_MS: Final = 60_000
@@ -203,7 +208,7 @@ class Applier:
                 ) from error
         before = self._state
 
-        def fill() -> None:
+        def fill(how: _How) -> None:
             if before is not None:
                 target.forget(self._name)
             self._state, self._written = State(at, self.origin), None
@@ -214,7 +219,7 @@ class Applier:
             if before is not None:
                 self._filling(target).clear()
             if self._start == "snapshot":
-                self._filling(target).copy(self._order, at)
+                self._filling(target).copy(self._order, at, is_checked=how == "looked at")
 
         self._fill(target, at, fill)
         self._restart = False
@@ -227,34 +232,36 @@ class Applier:
                 is_same = applied_by(before.origin) == self.origin and known.id == table.id
                 renew(target, name, table.at(at), known if is_same else None)
 
-    def _fill(self, target: Target, at: Timestamp, fill: Callable[[], None]) -> None:
+    def _fill(self, target: Target, at: Timestamp, fill: Callable[[_How], None]) -> None:
         """Have the target filled, and be at a Timestamp, by one transaction of its."""
         kept = self.done.kept()
-        for deferred in (True, False):
+        how: _How = "put off"
+        while True:
             self._mark(target, self.origin)
-            target.begin(deferred=deferred)
+            target.begin(deferred=how != "checked at once")
             try:
-                fill()
+                fill(how)
                 self._put(target, at)
                 target.commit()
                 break
             except Violation as violation:
                 error = self._forbidden(target, violation, at)
                 target.rollback()
-                if self._policy != "skip" or not deferred:
+                if self._policy != "skip" or how not in _NEXT:
                     raise error from violation
-                # Checked row by row it shows which ones are to be left out.
                 self._restore(target)
                 self.done.undo(kept)
+                how = _NEXT[how]
         self._settled(at)
 
     def _copy(self, target: Target, tables: Mapping[str, Table], names: Sequence[str], at: Timestamp) -> None:
         """Tables that were added to those that are applied, as they were when the target was."""
 
-        def fill() -> None:
+        def fill(how: _How) -> None:
             there = [name for name in names if tables[name].existed(at)]
             self._fit(target, tables, there, at)
-            self._filling(target).copy([name for name in self._order if name in there], at)
+            ordered = [name for name in self._order if name in there]
+            self._filling(target).copy(ordered, at, is_checked=how == "looked at")
 
         self._fill(target, at, fill)
 
@@ -277,9 +284,10 @@ class Applier:
         """A constraint that does not hold, of which no row is known."""
         text = f"a constraint of the target forbids it ({violation}{self._broken(target)})"
         conflict = Conflict("", {}, text, None, None, None, at)
+        other = "" if self._policy == "skip" else ", or go on with policy 'skip'"
         return ApplyConflict(
             f"{target.shown}: {text}, of the transaction at {at}. Nothing of that transaction was applied, and all"
-            f" before it was: mend the rows and repeat, or go on with policy 'skip'",
+            f" before it was: mend the rows and repeat{other}",
             conflict=conflict,
             target=target.shown,
         )
@@ -358,18 +366,33 @@ class Applier:
                     before.moved(times[-1])
                 self._pass(target, window.upto if is_last else Timestamp(times[-1]))
                 continue
-            try:
-                upto = window.upto if is_last else None
-                self._chunk(target, tables, window, times[0], times[-1], upto, before)
-                self.done.count(len(times), int(window.rows[chunk.first : chunk.end].sum()))
-            except ApplyConflict:
-                if len(times) == 1:
-                    raise
-                # Up to the one that conflicts they can be applied.
-                for number, time in enumerate(times):
-                    self._chunk(target, tables, window, time, time, None, before)
-                    self.done.count(1, int(window.rows[chunk.first + number]))
+            self._whole(target, tables, window, chunk.first, chunk.end, before)
             self.watch()
+
+    def _whole(
+        self,
+        target: Target,
+        tables: Mapping[str, Table],
+        window: Window,
+        first: int,
+        end: int,
+        before: Before | None,
+    ) -> None:
+        """Apply some transactions of a window as one of the target; fewer at once when that is a conflict.
+
+        With `skip` in halves, so that few are alone; else each alone, up to the one that conflicts.
+        """
+        times = window.times[first:end].tolist()
+        upto = window.upto if end == len(window.times) else None
+        try:
+            size = len(times), int(window.rows[first:end].sum())
+            self._chunk(target, tables, window, times[0], times[-1], upto, before, size)
+        except ApplyConflict:
+            if len(times) == 1:
+                raise
+            step = (len(times) + 1) // 2 if self._policy == "skip" else 1
+            for each in range(first, end, step):
+                self._whole(target, tables, window, each, min(each + step, end), before)
 
     def _first(self, window: Window, time: int) -> str | None:
         """Where a transaction first happened; None when that is here."""
@@ -405,27 +428,33 @@ class Applier:
         last: int,
         upto: Timestamp | None,
         before: Before | None,
+        size: tuple[int, int],
         *,
-        deferred: bool = True,
+        how: _How = "put off",
     ) -> None:
-        """Apply transactions from one Timestamp to another as one of the target."""
+        """Apply transactions from one Timestamp to another as one of the target.
+
+        `size` is how many transactions and rows. With `skip`, one that is alone leaves out what conflicts; of several,
+        that is a conflict.
+        """
         at = Timestamp(last) if upto is None else upto
         origin = origin_text(self.origin, self._first(window, first))
         self._mark(target, origin)
-        target.begin(deferred=deferred)
+        target.begin(deferred=how != "checked at once")
+        is_skipping = self._policy == "skip" and first == last
+        policy = self._policy if is_skipping or self._policy != "skip" else "stop"
         try:
             self._fit(target, tables, window.changes, window.upto)
             self._put(target, at, origin)  # First: whoever has moved the position has changed the rows, too.
             parts = Parts(self.writer, window, first, last, before)
-            writer = ChunkWriter(target, self._policy, self._order, self._writers)
-            skipped = writer.write(parts.of, Timestamp(last), one_by_one=not deferred)
+            writer = ChunkWriter(target, policy, self._order, self._writers)
+            skipped = writer.write(parts.of, Timestamp(last), is_checked=how == "looked at", in_turn=how != "put off")
             target.commit()
         except Violation as violation:
-            if self._policy == "skip" and deferred:
-                # Checked row by row it shows which ones are to be left out.
+            if is_skipping and how in _NEXT:
                 target.rollback()
                 self._restore(target)
-                self._chunk(target, tables, window, first, last, upto, before, deferred=False)
+                self._chunk(target, tables, window, first, last, upto, before, size, how=_NEXT[how])
                 return
             error = self._forbidden(target, violation, Timestamp(last))
             target.rollback()
@@ -435,8 +464,9 @@ class Applier:
             target.rollback()
             self._restore(target)
             raise
-        self._settled(at)
+        self.done.count(*size)
         self.done.note(skipped)
+        self._settled(at)  # Last: who waits for the position sees the figures.
         if before is not None:
             before.moved(last)
 

@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tidegate.capture.applied import Applied
+from tidegate.capture.apply_chunk import ChunkWriter
 from tidegate.capture.apply_rows import name_sql
-from tidegate.capture.initial_copy import InCircles, complete_table, copy_table
+from tidegate.capture.initial_copy import InCircles, Tangled, complete_table, copy_table, rows_to_copy
+from tidegate.capture.references import References
+from tidegate.capture.taking_out import TakingOut
 from tidegate.capture.target import Target, Violation
 from tidegate.capture.target_tables import TableWriter
-from tidegate.cdc.apply_plan import quoted
+from tidegate.cdc.apply_plan import Row, Work, quoted
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import InvalidArgument
 
@@ -38,6 +41,8 @@ class Filling:
         self._policy = policy
         self._done = done
         self._watch = watch
+        self._unwritten: dict[str, set[Row]] = {}
+        """By table, the keys of rows that the copy has not written: they were there, or are left out."""
 
     def clear(self) -> None:
         """Empty the tables. Raises: `InvalidArgument` when rows of others would go with theirs."""
@@ -64,17 +69,64 @@ class Filling:
         for name in reversed(self._order):
             self._target.run(self._writers[name].sql.clear)
 
-    def copy(self, names: Iterable[str], at: Timestamp) -> None:
-        """The rows of tables, in an order in which parents come first."""
+    def copy(self, names: Iterable[str], at: Timestamp, *, is_checked: bool = False) -> None:
+        """The rows of tables, in an order in which parents come first.
+
+        `is_checked` leaves out what refers to nothing, where foreign keys are put off and would say so at the end.
+        """
+        names = list(names)
+        references = References(self._target, self._writers)
+        keyed = [name for name in names if is_checked and self._writers[name].key]
+        broken = {name: set(references.all_broken(self._writers[name])) for name in keyed}
+        self._unwritten = {name: set() for name in names}
+        kept = self._done.kept()
+        try:
+            with self._target.savepoint("tidegate_copy"):
+                self._stream(names, at, references)
+        except Tangled:
+            self._done.undo(kept)
+            self._arrange(names, at)
+        if is_checked:
+            out = TakingOut(self._target, self._writers, references, at)
+            for name in keyed:
+                self._unwritten[name] |= broken[name]
+            for gone, skipped in out.broken(keyed, self._unwritten):
+                self._done.copied -= gone
+                self._done.note([skipped])
+
+    def _stream(self, names: Sequence[str], at: Timestamp, references: References) -> None:
+        """Batch by batch, as it is read. Raises: `Tangled`."""
         loosely = [name for name in names if not self._copy_table(name, at)]
         for name in loosely:
             writer = self._writers[name]
             given = " OR ".join(f"{name_sql(writer.names[each])} IS NOT NULL" for each in writer.loose)
             with self._db.stream(f"SELECT * FROM {name_sql(name)} WHERE {given}", at) as rows:
-                for gone, skipped in complete_table(self._target, writer, rows, self._policy, at):
+                for gone, skipped in complete_table(
+                    self._target, writer, rows, self._policy, at, self._unwritten[name], references
+                ):
                     self._done.copied -= gone
                     self._done.note(skipped)
                     self._watch()
+
+    def _arrange(self, names: Sequence[str], at: Timestamp) -> None:
+        """All rows at once, each when what it refers to is there; they are held in memory."""
+        works: dict[str, list[Work]] = {}
+        for name in names:
+            self._unwritten[name].clear()
+            with self._db.stream(f"SELECT * FROM {name_sql(name)}", at) as rows:
+                for work, skipped in rows_to_copy(
+                    self._target, self._writers[name], rows, self._policy, at, self._unwritten[name]
+                ):
+                    works.setdefault(name, []).append(work)
+                    self._done.copied += len(work)
+                    self._done.note(skipped)
+                    self._watch()
+        writer = ChunkWriter(self._target, self._policy, self._order, self._writers)
+        left_out = writer.write(lambda name: works.get(name, ()), at, in_turn=True)
+        for each in left_out:
+            self._unwritten[each.table].add(tuple(each.key.values()))
+        self._done.copied -= len(left_out)
+        self._done.note(left_out)
 
     def _copy_table(self, name: str, at: Timestamp) -> bool:
         """Whether it has come whole; else it lacks what its rows refer to in circles."""
@@ -85,13 +137,14 @@ class Filling:
             return True
         except InCircles:
             self._done.undo(kept)
+            self._unwritten[name].clear()
         self._copy_all(name, at, loosely=True)
         return False
 
     def _copy_all(self, name: str, at: Timestamp, *, loosely: bool = False) -> None:
         with self._db.stream(f"SELECT * FROM {name_sql(name)}", at) as rows:
             for count, skipped in copy_table(
-                self._target, self._writers[name], rows, self._policy, at, loosely=loosely
+                self._target, self._writers[name], rows, self._policy, at, self._unwritten[name], loosely=loosely
             ):
                 self._done.copied += count
                 self._done.note(skipped)

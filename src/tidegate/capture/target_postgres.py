@@ -21,7 +21,16 @@ import pyarrow as pa
 from tidegate.capture.apply_origin import SAID, with_name
 from tidegate.capture.target import Target, TargetBusy, TargetRefused, Violation, without_password
 from tidegate.capture.target_values import for_postgres, is_simple_list
-from tidegate.cdc.apply_plan import POSTGRES, STATE_TABLE, ForeignKey, Row, TargetColumn, TargetTable, quoted
+from tidegate.cdc.apply_plan import (
+    POSTGRES,
+    STATE_TABLE,
+    Child,
+    ForeignKey,
+    Row,
+    TargetColumn,
+    TargetTable,
+    quoted,
+)
 from tidegate.errors import DiskFull, InvalidArgument, StorageFailed, Unavailable
 
 _CONNECT_S: Final = 10
@@ -75,16 +84,21 @@ _KEYS: Final = """
     ORDER BY NOT i.indisprimary
 """
 _NAMED: Final = "CASE WHEN pg_table_is_visible(o.oid) THEN '' ELSE n.nspname || '.' END || o.relname"
+_OWN_AND_PARENTS: Final = """
+    ARRAY(SELECT a.attname::text FROM unnest(c.conkey) WITH ORDINALITY AS k (number, place)
+          JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.number ORDER BY k.place),
+    ARRAY(SELECT a.attname::text FROM unnest(c.confkey) WITH ORDINALITY AS k (number, place)
+          JOIN pg_attribute a ON a.attrelid = c.confrelid AND a.attnum = k.number ORDER BY k.place)
+"""
+"""The columns of a foreign key, and those that they refer to."""
 _PARENTS: Final = f"""
-    SELECT {_NAMED}, c.confdeltype IN ('c', 'n', 'd') OR c.confupdtype IN ('c', 'n', 'd'),
-           ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey))
+    SELECT {_NAMED}, c.confdeltype IN ('c', 'n', 'd') OR c.confupdtype IN ('c', 'n', 'd'), {_OWN_AND_PARENTS}
     FROM pg_constraint c JOIN pg_class o ON o.oid = c.confrelid JOIN pg_namespace n ON n.oid = o.relnamespace
     WHERE c.contype = 'f' AND c.conrelid = %s::oid
 """
 _CHILDREN: Final = f"""
     SELECT {_NAMED}, c.confdeltype IN ('c', 'n', 'd', 'r'), c.confupdtype IN ('c', 'n', 'd'),
-           ARRAY(SELECT a.attname::text FROM pg_attribute a
-                 WHERE a.attrelid = c.confrelid AND a.attnum = ANY (c.confkey))
+           {_OWN_AND_PARENTS}
     FROM pg_constraint c JOIN pg_class o ON o.oid = c.conrelid JOIN pg_namespace n ON n.oid = o.relnamespace
     WHERE c.contype = 'f' AND c.confrelid = %s::oid
 """
@@ -319,11 +333,12 @@ class PostgresTarget(Target):
             table,
             tuple(TargetColumn(*each) for each in self.run(_COLUMNS, (oid,))),
             tuple(frozenset(names) for names, is_immediate in keys if is_immediate),
-            tuple(ForeignKey(str(name), frozenset(columns)) for name, _, columns in parents),
-            frozenset(str(name) for name, on_delete, _, _ in children if on_delete),
-            frozenset(str(column) for _, _, on_update, columns in children if on_update for column in columns),
-            any(is_acting for _, is_acting, _ in parents),
+            tuple(ForeignKey(str(name), tuple(own), tuple(theirs)) for name, _, own, theirs in parents),
+            frozenset(str(name) for name, on_delete, *_ in children if on_delete),
+            frozenset(str(column) for _, _, on_update, _, columns in children if on_update for column in columns),
+            any(is_acting for _, is_acting, *_ in parents),
             tuple(frozenset(names) for names, is_immediate in keys if not is_immediate),
+            tuple(Child(str(name), tuple(own), tuple(theirs)) for name, _, _, own, theirs in children),
         )
 
     def is_one(self, table: str, other: str) -> bool:

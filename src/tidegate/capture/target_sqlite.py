@@ -21,7 +21,7 @@ import pyarrow as pa
 from tidegate.capture.sqlite_ddl import VERSION_TABLE
 from tidegate.capture.target import Target, TargetBusy, TargetRefused, Violation
 from tidegate.capture.target_values import for_sqlite
-from tidegate.cdc.apply_plan import SQLITE, ForeignKey, Row, TargetColumn, TargetTable, quoted
+from tidegate.cdc.apply_plan import SQLITE, Child, ForeignKey, Row, TargetColumn, TargetTable, quoted
 from tidegate.errors import DiskFull, InvalidArgument, StorageFailed, Unavailable
 
 _BUSY_S: Final = 10.0
@@ -45,8 +45,8 @@ class _Reference(NamedTuple):
     """Of the foreign key, within its table."""
     parent: str
     own: str
-    column: str | None
-    """Of the parent; None for its primary key."""
+    column: str
+    """Of the parent."""
     on_update: str
     on_delete: str
 
@@ -249,19 +249,24 @@ class SqliteTarget(Target):
                 if all(part[2] is not None for part in parts):
                     keys.append(frozenset(str(part[2]) for part in parts))
         keys = [each for each in keys if each]
-        dependents, passed_on = self._acted_on(table, keys)
+        children = self._children(table)
+        dependents, passed_on = self._acted_on(children)
         own = self._foreign_keys(table)
         return TargetTable(
             table,
             columns,
             tuple(keys),
             tuple(
-                ForeignKey(parent, frozenset(each.own for each in parts))
-                for (_, parent), parts in groupby(own, key=lambda each: (each.number, each.parent))
+                ForeignKey(parts[0].parent, tuple(each.own for each in parts), tuple(each.column for each in parts))
+                for parts in _grouped(own)
             ),
             dependents,
             passed_on,
             self._has_actions and any(each.on_update in _ACTS or each.on_delete in _ACTS for each in own),
+            children=tuple(
+                Child(other, tuple(each.own for each in parts), tuple(each.column for each in parts))
+                for other, parts in children
+            ),
         )
 
     def _foreign_keys(self, table: str) -> list[_Reference]:
@@ -271,25 +276,32 @@ class SqliteTarget(Target):
                 int(number),
                 str(parent),
                 str(own),
-                None if to is None else str(to),
+                self._key_column(str(parent), place) if to is None else str(to),
                 str(on_update).upper(),
                 str(on_delete).upper(),
             )
-            for number, _, parent, own, to, on_update, on_delete, *_ in sorted(found, key=lambda each: each[:2])
+            for number, place, parent, own, to, on_update, on_delete, *_ in sorted(found, key=lambda each: each[:2])
         ]
 
-    def _acted_on(self, table: str, keys: Sequence[frozenset[str]]) -> tuple[frozenset[str], frozenset[str]]:
+    def _key_column(self, table: str, place: int) -> str:
+        """What a foreign key refers to that does not say it: that column of the primary key."""
+        key = sorted((each[5], str(each[1])) for each in self.run(f"PRAGMA table_xinfo({quoted(table)})") if each[5])
+        return key[place][1] if place < len(key) else ""
+
+    def _children(self, table: str) -> list[tuple[str, list[_Reference]]]:
+        """The foreign keys that refer to a table, and are enforced: their tables and their parts."""
+        return [
+            (str(other), parts)
+            for (other,) in (self.run(_TABLES) if self._has_actions else ())
+            for parts in _grouped(self._foreign_keys(str(other)))
+            if parts[0].parent.casefold() == table.casefold()
+        ]
+
+    @staticmethod
+    def _acted_on(children: list[tuple[str, list[_Reference]]]) -> tuple[frozenset[str], frozenset[str]]:
         """The tables that deleting a row does something to, and the columns whose change does."""
-        dependents: set[str] = set()
-        passed_on: set[str] = set()
-        for (other,) in self.run(_TABLES) if self._has_actions else ():
-            for each in self._foreign_keys(str(other)):
-                if each.parent.casefold() != table.casefold():
-                    continue
-                if each.on_delete in (*_ACTS, "RESTRICT"):
-                    dependents.add(str(other))
-                if each.on_update in _ACTS:
-                    passed_on |= {each.column} if each.column is not None else keys[0] if keys else set()
+        dependents = {other for other, parts in children if parts[0].on_delete in (*_ACTS, "RESTRICT")}
+        passed_on = {each.column for _, parts in children for each in parts if each.on_update in _ACTS}
         return frozenset(dependents), frozenset(passed_on)
 
     def taken_for(self, table: str) -> str:
@@ -324,6 +336,10 @@ class SqliteTarget(Target):
             for _, row, parent, _ in self.run(f"PRAGMA foreign_key_check({quoted(table)})")[:3]:
                 found.append(f"row {row} of {table!r} refers to {parent!r}")
         return ", ".join(found)
+
+
+def _grouped(parts: list[_Reference]) -> list[list[_Reference]]:
+    return [list(some) for _, some in groupby(parts, key=lambda each: each.number)]
 
 
 def sqlite_identity(path: Path) -> str:

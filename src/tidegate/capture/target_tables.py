@@ -7,16 +7,21 @@ that is dropped here stays there, and is not written any more.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 
 from tidegate.capture.target import TableState, Target
+from tidegate.cdc.apply_order import Links, Places, Reference
 from tidegate.cdc.apply_plan import Row, Statements, TargetColumn, TargetTable, column_quoted, quoted
 from tidegate.errors import InvalidArgument
 from tidegate.tables.column_type import to_sql
 from tidegate.tables.schema import Column, TableSchema
+
+_WIDE: Final = 32
+"""Bits of integers that have room for values that nobody has."""
 
 
 class TableWriter:
@@ -46,27 +51,27 @@ class TableWriter:
         self.names: Final = [each.name for each in self.columns]
         ids = [each.id for each in self.columns]
         self.key: Final = tuple(ids.index(each.id) for each in schema.key_columns)
-        unique = {name.casefold() for each in shape.keys for name in each}
         passed_on = {name.casefold() for name in shape.passed_on}
-        self.parking: Final = tuple(
+        self._places: Final = {there.name.casefold(): at for at, (_, there) in enumerate(pairs)}
+        referred = {name.casefold() for each in shape.children for name in each.parent_columns}
+        free = [
             at
             for at, (_, there) in enumerate(pairs)
-            if at not in self.key and there.is_nullable and there.name.casefold() in unique - passed_on
-        )
-        """Columns that may be NULL for a while, so that another row may have their values."""
-        self._references: Final = [
-            (
-                each.parent.casefold(),
-                [
-                    at
-                    for at, (_, there) in enumerate(pairs)
-                    if at not in self.key and there.is_nullable and there.name.casefold() in _folded(each.columns)
-                ],
-            )
-            for each in shape.foreign_keys
+            if at not in self.key and there.is_nullable and there.name.casefold() not in passed_on
         ]
+        self.free: Final = tuple(sorted(free, key=lambda at: pairs[at][1].name.casefold() in referred))
+        """Columns that may be NULL for a while, those first that nobody refers to. What is passed on must not be."""
+        self._numbered: Final = {
+            at: each.type
+            for at, (each, there) in enumerate(pairs)
+            if at not in self.key
+            and there.name.casefold() not in referred | passed_on
+            and (pa.types.is_string(each.type) or pa.types.is_integer(each.type))
+        }
         self.loose: tuple[int, ...] = ()
         """Columns by which rows may refer to each other in circles, and that may be NULL for a while. See `loosen`."""
+        self.is_in_circles = False
+        """Whether its foreign keys name itself, or a table behind it in the order."""
         ours = {each.name.casefold() for each in schema.columns}
         self.own: Final = tuple(
             each for each in shape.columns if each.name.casefold() not in ours and not each.is_generated
@@ -81,7 +86,53 @@ class TableWriter:
         """Find out by which columns rows refer to those of their own table or of one behind it in an order."""
         folded = [each.casefold() for each in order]
         later = set(folded[folded.index(self.name.casefold()) :])
-        self.loose = tuple(sorted({at for parent, columns in self._references if parent in later for at in columns}))
+        found: set[int | None] = set()
+        self.is_in_circles = False
+        for each in self.shape.foreign_keys:
+            if each.parent.casefold() in later:
+                self.is_in_circles = True
+                found.add(self.free_of(each.columns))
+        self.loose = tuple(sorted(at for at in found if at is not None))
+
+    def free_of(self, names: Iterable[str]) -> int | None:
+        """One of some columns that may be NULL for a while: of those of a foreign key one is enough."""
+        places = {self._places.get(each.casefold()) for each in names}
+        return next((at for at in self.free if at in places), None)
+
+    def _places_of(self, names: Sequence[str]) -> Places:
+        """Where columns are in rows; none when one of them is not among ours."""
+        found = tuple([self._places[each.casefold()] for each in names if each.casefold() in self._places])
+        return found if len(found) == len(names) else ()
+
+    def links(self, writers: Mapping[str, TableWriter]) -> Links:
+        """What its rows need of those of its own and other tables."""
+        others = {name.casefold(): each for name, each in writers.items()}
+        references = []
+        for each in self.shape.foreign_keys:
+            parent = others.get(each.parent.casefold())
+            own, theirs = self._places_of(each.columns), parent._places_of(each.parent_columns) if parent else ()
+            if parent is not None and own and theirs:
+                references.append(Reference(own, parent.name, theirs))
+        uniques = {places for each in self.shape.keys if (places := self._places_of(sorted(each)))}
+        return Links([each for each in sorted(uniques) if set(each) != set(self.key)], references, self.free)
+
+    def values_of(self, names: Sequence[str], row: Row) -> Row | None:
+        """What a row has in columns of the target; None where one of them is not among ours, or NULL."""
+        found = tuple([row[at] for at in self._places_of(names)])
+        return None if not found or None in found else found
+
+    def temporary(self, places: Places, number: int) -> tuple[int, object] | None:
+        """A column among some that can have a value that no row has, and that value."""
+        for at in places:
+            type = self._numbered.get(at)
+            if type is None:
+                continue
+            if pa.types.is_string(type):
+                return at, f"tidegate {secrets.token_hex(8)} {number}"
+            # Far from what applications count.
+            if type.bit_width >= _WIDE:
+                return at, -(1 << (type.bit_width - 2)) - secrets.randbelow(1 << (type.bit_width - 3))
+        return None
 
     def loosened(self, row: Row) -> Row:
         """A row without what it refers to in circles."""

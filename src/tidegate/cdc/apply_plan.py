@@ -165,7 +165,18 @@ class ForeignKey(NamedTuple):
     """What columns of a table refer to."""
 
     parent: str
-    columns: frozenset[str]
+    columns: tuple[str, ...]
+    parent_columns: tuple[str, ...]
+    """In the order of `columns`."""
+
+
+class Child(NamedTuple):
+    """Columns that refer to a table."""
+
+    table: str
+    columns: tuple[str, ...]
+    parent_columns: tuple[str, ...]
+    """In the order of `columns`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +197,8 @@ class TargetTable:
     """Whether its own foreign keys change or delete its rows when what they refer to is changed or deleted."""
     late_keys: tuple[frozenset[str], ...] = ()
     """The columns of each unique constraint that may be checked at the end of a transaction."""
+    children: tuple[Child, ...] = ()
+    """All foreign keys that refer to it, also those of other tables."""
 
     @property
     def references(self) -> frozenset[str]:
@@ -241,7 +254,9 @@ class Statements:
         unchanged = " AND ".join([where, *map(is_same, self._rest)])
         sets = ", ".join(f"{names[at]} = {marks[at]}" for at in self._rest)
         excluded = ", ".join(f"{names[at]} = excluded.{names[at]}" for at in self._rest)
-        self._table, self._names, self._where = name, names, where
+        self._table, self._names, self._marks = name, names, marks
+        self.where, self._unchanged = where, unchanged
+        self._some: dict[tuple[tuple[int, ...], bool], str] = {}
         self.insert = f"INSERT INTO {name} ({listed}){dialect.overriding} VALUES ({', '.join(marks)})"
         conflict = ", ".join(names[at] for at in self._key)
         self.upsert = f"{self.insert} ON CONFLICT ({conflict}) DO " + (
@@ -257,10 +272,14 @@ class Statements:
         self.clear = f"DELETE FROM {self._plain}"
         self.any = f"SELECT 1 FROM {self._plain} LIMIT 1"
 
-    def park(self, columns: Sequence[int]) -> str:
-        """What makes columns of a row NULL for a while; its values are those of the key."""
-        sets = ", ".join(f"{self._names[at]} = NULL" for at in columns)
-        return f"UPDATE {self._table} SET {sets} WHERE {self._where}"
+    def some(self, columns: tuple[int, ...], *, is_same: bool = False) -> str:
+        """What sets columns of a row; its values are theirs, then those of the key, or with `is_same` of `deletes`."""
+        found = self._some.get((columns, is_same))
+        if found is None:
+            sets = ", ".join(f"{self._names[at]} = {self._marks[at]}" for at in columns)
+            where = self._unchanged if is_same else self.where
+            found = self._some[columns, is_same] = f"UPDATE {self._table} SET {sets} WHERE {where}"
+        return found
 
     def loosen_all(self, columns: Sequence[int]) -> str:
         """What makes columns of all rows NULL."""
@@ -270,7 +289,7 @@ class Statements:
     def has_any(self, columns: Sequence[str]) -> str:
         """What finds a row, by its key, in which one of these columns has a value."""
         some = " OR ".join(f"{self._escape(column_quoted(each))} IS NOT NULL" for each in columns)
-        return f"SELECT 1 FROM {self._table} WHERE {self._where} AND ({some})"
+        return f"SELECT 1 FROM {self._table} WHERE {self.where} AND ({some})"
 
     def key_of(self, row: Row) -> Row:
         return tuple([row[at] for at in self._key])

@@ -13,6 +13,7 @@ from apply_actions import *  # noqa: F403
 from apply_circles import *  # noqa: F403
 from apply_places import *  # noqa: F403
 from apply_rig import Rig
+from apply_room import *  # noqa: F403
 from apply_suite import *  # noqa: F403
 
 
