@@ -258,20 +258,24 @@ class Database(TransactionCalls):
         """
         if attempts < 1:
             raise InvalidArgument(f"attempts is at least 1, not {attempts}")
-        for attempt in range(attempts):
+        attempt = 0
+        version: tuple[int, int] | None = None
+        while True:
             try:
                 with self.transaction(timeout) as txn:
                     return work(txn)
             except SchemaMismatch as error:
-                if attempt + 1 == attempts:
+                # As long as the schema is a newer one each time, who changes it is at fault, and not who writes.
+                newer = self.table(error.table, fresh=True).version
+                attempt += newer == version
+                version = newer
+                if attempt == attempts:
                     raise
-                self.table(error.table, fresh=True)
-                continue
             except (Conflict, TransactionAborted):
-                if attempt + 1 == attempts:
+                attempt += 1
+                if attempt == attempts:
                     raise
-                time.sleep(random.uniform(0, min(0.002 * 2**attempt, 0.25)))
-        raise AssertionError
+                time.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.25)))
 
     # -- topics ----------------------------------------------------------------------------------------------
 

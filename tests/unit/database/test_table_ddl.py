@@ -233,6 +233,19 @@ class TestWritersWithAnOldSchema:
         assert db.sql("UPDATE t SET title = 'b'") == [{"rows": 1}]
         assert rows(db) == [(1, "b", 1)]
 
+    def test_a_table_that_changes_more_often_than_there_are_attempts_takes_none_of_them(self, open_desk):
+        """Statement behind statement would else end a writer that is in nobody's way."""
+        desk = open_desk("client")
+        changes = iter(range(5))
+
+        def step(txn):
+            txn.insert("t", [{"id": 1, "n": 1}])
+            if (number := next(changes, None)) is not None:
+                desk.owner.sql(f"ALTER TABLE t ADD COLUMN c{number} INT")
+
+        desk.db.run(step, attempts=2)
+        assert rows(desk.db, "SELECT id, n FROM t") == [(1, 1)]
+
     def test_writers_go_on_while_their_table_changes_and_lose_nothing(self, open_desk):
         """Seed 004: many writers, many changes. Every row that was acknowledged is there, by the newest schema."""
         desk = open_desk("client")
