@@ -268,7 +268,7 @@ class PostgresTarget(Target):
             return Violation(text, is_value=True)  # psycopg itself has refused it: the server was not asked.
         if not state and isinstance(error, self._psycopg.ProgrammingError | self._psycopg.NotSupportedError):
             return TargetRefused(f"{self.shown}: {text}; nothing of the chunk was applied")
-        if state == "42P07" or (state == "23505" and error.diag.constraint_name in _NAMES):
+        if state in ("42P07", "42710") or (state == "23505" and error.diag.constraint_name in _NAMES):
             return TargetBusy(
                 f"{self.shown}: somebody else has created the same table at the same time ({text}); nothing of the"
                 f" chunk was applied, and a repeat goes on"
