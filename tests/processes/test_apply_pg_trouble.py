@@ -9,7 +9,6 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -25,22 +24,9 @@ from tidegate.errors import DiskFull, InvalidArgument, Unavailable
 
 
 @pytest.fixture
-def rig(postgres: Server, pg_database: str, tmp_path: Path) -> Iterator[Rig]:
-    found = Rig(tmp_path / "here.tide", postgres.url(pg_database), postgres.connect(pg_database), "postgresql")
-    found.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, s STRING)")
-    yield found
-    found.close()
-    drop = "SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin WHERE roname LIKE 'tidegate:%'"
-    with postgres.connect("postgres") as connection:
-        eventually(lambda: _is_done(connection, drop))
-
-
-def _is_done(connection: Any, sql: str) -> bool:
-    try:
-        connection.execute(sql)
-    except Exception:
-        return False  # A session that is ending.
-    return True
+def rig(pg_rig: Rig) -> Rig:
+    pg_rig.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, s STRING)")
+    return pg_rig
 
 
 # -- a server that ends things ---------------------------------------------------------------------------------------

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from apply_rig import Rig
 from helpers import eventually
-from pg_server import Server
 from tidegate.capture.target import ApplyConflict
 
 
 @pytest.fixture
-def rig(postgres: Server, pg_database: str, tmp_path: Path) -> Iterator[Rig]:
-    found = Rig(tmp_path / "here.tide", postgres.url(pg_database), postgres.connect(pg_database), "postgresql")
-    found.db.sql("CREATE TABLE t (id STRING PRIMARY KEY, s STRING, list ARRAY<STRING>)")
-    yield found
-    found.close()
-    drop = "SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin WHERE roname LIKE 'tidegate:%'"
-    with postgres.connect("postgres") as connection:
-        eventually(lambda: _is_done(connection, drop))
-
-
-def _is_done(connection: Any, sql: str) -> bool:
-    try:
-        connection.execute(sql)
-    except Exception:
-        return False  # A session that is ending.
-    return True
+def rig(pg_rig: Rig) -> Rig:
+    pg_rig.db.sql("CREATE TABLE t (id STRING PRIMARY KEY, s STRING, list ARRAY<STRING>)")
+    return pg_rig
 
 
 GOOD = ("good", "x", ["y"])
