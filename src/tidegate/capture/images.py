@@ -26,6 +26,8 @@ _SMALL: Final = {
 _NULL: Final = (b"\x00", b"")
 _SHORTEST_TEXT: Final = 13
 _ONE_BYTE: Final = 0x80
+_ALL_SHORT: Final = 50
+"""If the header of `updates` is no longer, there are 25 columns at most, and a type takes five bytes at most."""
 
 Piece = tuple[bytes, bytes]
 """A value's type and its bytes."""
@@ -105,7 +107,8 @@ def update_images(old: tuple[Value, ...], new: tuple[Value, ...], flags: Flags) 
             set_header += b"\x00"
         new_header += type_
         new_body += data
-    if len(set_header) + 1 >= _ONE_BYTE:
+    # The header of `updates` has the most types, and is not always the longest: of what is not set they are short.
+    if len(set_header) > _ALL_SHORT and max(len(set_header), len(new_header), len(old_header)) + 1 >= _ONE_BYTE:
         values = [now if chosen else None for now, chosen in zip(new, is_set)]
         return encode([*map(int, is_set), *values]), encode(new), encode(old)
     return (

@@ -16,12 +16,16 @@ from typing import Any, Final, Literal, NamedTuple
 
 from tidegate.capture.sqlite_cursor import Cursor, in_transaction, run_plain
 from tidegate.capture.sqlite_recorder import NONE, Recorder
+from tidegate.capture.sqlite_shared import shared_connection
 from tidegate.capture.statements import Kind, Statement, target
 from tidegate.errors import InvalidArgument
 
 _OLDEST: Final = (3, 38, 0)
 _LEVELS: Final = ("", "DEFERRED", "IMMEDIATE", "EXCLUSIVE")
 _PRAGMAS: Final = ("capture_data_changes_conn", "unstable_capture_data_changes_conn")
+_FORGETTING: Final = ("temp_store", "temp_store_directory")
+"""Pragmas that begin a new temporary database when they are set."""
+_LEGACY: Final = -1
 _cursor: Final = sqlite3.Connection.cursor
 
 
@@ -44,9 +48,15 @@ class Connection(sqlite3.Connection):
     _unverified = False
     """Whether nothing was written yet since the schema was looked at, so that others may have changed it."""
 
+    _cursors: type[Cursor] = Cursor
+    """What `execute` makes, which asks `cursor` as little as Python's own does."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._recorder = Recorder(self)  # A derived class may run statements as it begins.
+
     def begin_recording(self, level: str | None, mode: str, table: str) -> None:
         """Called once, by `connect`."""
-        self._recorder = Recorder(self)
         self._level = _checked_level(level)
         self._recorder.enable(mode, table)
 
@@ -77,6 +87,7 @@ class Connection(sqlite3.Connection):
     @property
     def isolation_level(self) -> Any:
         """How transactions are opened before INSERT, UPDATE, DELETE and REPLACE; None: they are not."""
+        in_transaction(self)  # Raises if it is closed.
         return self._level
 
     @isolation_level.setter
@@ -84,6 +95,19 @@ class Connection(sqlite3.Connection):
         self._level = _checked_level(level)
         if level is None:
             self.commit()
+
+    @property
+    def autocommit(self) -> int:
+        """`sqlite3.LEGACY_TRANSACTION_CONTROL`: `isolation_level` says how transactions are opened."""
+        return _LEGACY
+
+    @autocommit.setter
+    def autocommit(self, wanted: int) -> None:
+        # Python would open and end transactions itself, below, where no COMMIT is recorded.
+        if wanted != _LEGACY:
+            raise sqlite3.NotSupportedError(
+                "`autocommit` is not recorded: use `isolation_level`, None for no implicit transactions"
+            )
 
     @property
     def total_changes(self) -> int:
@@ -101,15 +125,15 @@ class Connection(sqlite3.Connection):
 
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
         """Runs a statement on a new cursor."""
-        return _cursor(self, Cursor).execute(sql, parameters)
+        return _cursor(self, self._cursors).execute(sql, parameters)
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> Any:
         """Runs a statement on a new cursor, for each of `parameters`."""
-        return _cursor(self, Cursor).executemany(sql, parameters)
+        return _cursor(self, self._cursors).executemany(sql, parameters)
 
     def executescript(self, sql_script: str, /) -> Any:
         """Runs a script on a new cursor."""
-        return self.cursor().executescript(sql_script)
+        return _cursor(self, self._cursors).executescript(sql_script)
 
     def commit(self) -> None:
         """Commits the transaction, if there is one."""
@@ -122,6 +146,7 @@ class Connection(sqlite3.Connection):
         self._recorder.ended(rolled_back=True)
 
     def __enter__(self) -> Connection:
+        in_transaction(self)  # Raises if it is closed.
         return self
 
     def __exit__(
@@ -376,6 +401,8 @@ class Connection(sqlite3.Connection):
         run_plain(cursor, sql, parameters)
         if name == "recursive_triggers":
             recorder.recursive_was_set()
+        elif name in _FORGETTING and value is not None:
+            recorder.install()  # SQLite has removed everything temporary, the triggers too.
 
 
 _total_changes: Final = sqlite3.Connection.total_changes.__get__
@@ -404,6 +431,8 @@ def connect(path: str, mode: str = "full", table: str = "turso_cdc", **options: 
     if "autocommit" in options:
         raise InvalidArgument("`autocommit` is not recorded: use `isolation_level`, None for no implicit transactions")
     level = options.pop("isolation_level", "")
+    if not options.get("check_same_thread", True):
+        factory = shared_connection(factory)  # type: ignore[arg-type]
     connection: Connection = sqlite3.connect(path, isolation_level=None, factory=factory, **options)
     try:
         connection.begin_recording(level, mode, table)

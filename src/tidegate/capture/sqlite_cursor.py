@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.capture.statements import LONGEST_KEPT, READ, classify, classify_kept, split
@@ -71,24 +72,35 @@ class Cursor(sqlite3.Cursor):
 
     def hold(self) -> None:
         """Takes all rows of a statement, so that its transaction can end, and gives them out when asked."""
-        rows, kind = deque(sqlite3.Cursor.fetchall(self)), type(self)
-        self.__class__ = _HoldingCursor
-        self._rows, self._kind = rows, kind
+        rows = deque(sqlite3.Cursor.fetchall(self))
+        self.__class__ = _holding(type(self))
+        self._rows = rows
 
 
 class _HoldingCursor(Cursor):
-    """A cursor that has all of its rows: a class of its own, so that reading from others is as fast as ever."""
+    """A cursor that has all of its rows: a class of its own, so that reading from others is as fast as ever.
+
+    Invariant: stands right in front of `Cursor` among a cursor's classes, behind those that a user has derived.
+    """
 
     _rows: deque[Any]
     _kind: type[Cursor]
+    """What it was, and becomes again."""
 
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
-        self.__class__ = self._kind  # type: ignore[assignment]
-        return self.execute(sql, parameters)
+        self._let_go()
+        return Cursor.execute(self, sql, parameters)
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> Any:
+        self._let_go()
+        return Cursor.executemany(self, sql, parameters)
+
+    def close(self) -> None:
+        self._let_go()
+        Cursor.close(self)
+
+    def _let_go(self) -> None:
         self.__class__ = self._kind  # type: ignore[assignment]
-        return self.executemany(sql, parameters)
 
     def __iter__(self) -> _HoldingCursor:
         return self
@@ -109,3 +121,10 @@ class _HoldingCursor(Cursor):
         rows = list(self._rows)
         self._rows.clear()
         return rows
+
+
+@lru_cache(maxsize=64)
+def _holding(kind: type[Cursor]) -> type[Cursor]:
+    """The class that a cursor of this one has while it holds rows: it can do what the user's class can."""
+    bases = (_HoldingCursor,) if kind is Cursor else (kind, _HoldingCursor)
+    return type(kind.__name__, bases, {"__slots__": (), "__module__": kind.__module__, "_kind": kind})

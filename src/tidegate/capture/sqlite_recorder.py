@@ -279,7 +279,9 @@ class Recorder:
     # The triggers.
 
     def check(self) -> None:
-        """Renews the triggers if the schema is not the one that they were made for."""
+        """A transaction begins: renews the triggers if the schema is not the one that they were made for."""
+        if self._transaction or self._schema_changed:
+            self.ended(rolled_back=True)  # By SQLite, as rows of a statement were fetched: nobody has told.
         if not self.is_current:
             self.install()
 

@@ -25,7 +25,8 @@ _TOKEN: Final = re.compile(
       | (?P<other>.)""",
     re.VERBOSE | re.DOTALL,
 )
-_FIRST: Final = re.compile(r"(?:[ \t\n\f\r\ufeff;]+|--[^\n]*\n|/\*.*?\*/)*([A-Za-z]+)", re.DOTALL)
+_FIRST: Final = re.compile(r"(?:[ \t\n\f\r\ufeff;]++|--[^\n]*\n|/\*.*?\*/)*+([A-Za-z]+)", re.DOTALL)
+"""Takes nothing back: else a text of spaces would be tried in all the ways in which it can be divided."""
 _NOTABLE: Final = re.compile(
     r"returning|changes|replace|ignore|abort|fail|rollback|conn_txn_id|is_autocommit", re.IGNORECASE
 )

@@ -33,3 +33,17 @@ def test_the_images_of_an_update_are_three_records(columns):
 def test_zero_and_minus_zero_are_not_the_same():
     assert update_images((0.0,), (-0.0,), flags_of(1, frozenset()))[1:] == (encode((-0.0,)), encode((0.0,)))
     assert update_images((1,), (1.0,), flags_of(1, frozenset()))[1:] == (encode((1.0,)), encode((1,)))
+
+
+def test_an_update_of_few_columns_beside_many_long_ones_is_three_records():
+    """The headers of the row are longer than that of `updates`, which has twice as many values."""
+    for columns in (25, 26, 45, 60):
+        for long in (9_000, 1_100_000):
+            old = ("x" * long,) * columns
+            new = (1, *old[1:])
+            updates = [1, *[0] * (columns - 1), 1, *[None] * (columns - 1)]
+            assert update_images(old, new, flags_of(columns, frozenset((0,)))) == (
+                encode(updates),
+                encode(new),
+                encode(old),
+            )

@@ -159,3 +159,16 @@ def test_recording_is_of_the_connection_and_not_of_the_database(tmp_path):
     assert names == [("t",), ("turso_cdc",), ("turso_cdc_version",)]
     assert plain.execute("SELECT count(*) FROM turso_cdc").fetchone() == (2,)
     assert plain.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+@pytest.mark.parametrize("level", [None, ""])
+@pytest.mark.parametrize("pragma", ["temp_store = MEMORY", "temp_store(2)", "Temp_Store=file"])
+def test_recording_goes_on_in_another_temporary_database(pragma, level):
+    """SQLite removes the one there is, and all triggers in it, without a word."""
+    db = database()
+    run(db, "INSERT INTO t VALUES (1, 1)", f"PRAGMA {pragma}")
+    db.isolation_level = level
+    run(db, "INSERT INTO t VALUES (2, 2)")
+    db.commit()
+    assert kinds(db) == "I1 C I2 C"
+    assert db.execute("PRAGMA temp_store").fetchone() in ((1,), (2,))

@@ -1,10 +1,12 @@
 """A recording connection is one of Python's sqlite3: what its users rely on. capture.md 1.3 and fact 19."""
 
 import sqlite3
+import subprocess
+import sys
 import threading
 
 import pytest
-from recorded import database, kinds, log, run
+from recorded import database, kinds, log, run, tables
 
 from tidegate.capture.sqlite import Connection, Cursor, connect
 from tidegate.errors import InvalidArgument
@@ -168,6 +170,14 @@ def test_what_a_statement_returns_can_be_fetched_after_its_commit(fetch):
     assert next(cursor.execute("SELECT 6")) == (6,)
 
 
+def test_what_a_statement_returns_is_gone_when_its_cursor_is_closed():
+    db = database()
+    cursor = db.execute("INSERT INTO t VALUES (1, 1) RETURNING x")
+    cursor.close()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed cursor"):
+        cursor.fetchone()
+
+
 def test_rows_and_text_are_made_as_the_user_wants_them():
     """And the recorder's own queries are not disturbed by it."""
     db = connect(":memory:", isolation_level=None, detect_types=sqlite3.PARSE_DECLTYPES)
@@ -233,17 +243,36 @@ def test_writing_past_the_recorder_is_refused():
 
 def test_own_cursors_and_connections_may_be_derived():
     class OwnCursor(Cursor):
-        pass
+        __slots__ = ("executed",)
+
+        def execute(self, *arguments):
+            self.executed = getattr(self, "executed", 0) + 1
+            return super().execute(*arguments)
+
+        def fetchone(self):
+            row = super().fetchone()
+            return None if row is None else dict(zip([column[0] for column in self.description], row))
+
+        def only(self):
+            return self.fetchone()["x"]
 
     class OwnConnection(Connection):
-        pass
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            self.execute("PRAGMA foreign_keys = ON")
+            self.execute("CREATE TABLE t(x INTEGER PRIMARY KEY)")
 
-    db = connect(":memory:", factory=OwnConnection, isolation_level=None)
-    cursor = db.cursor(OwnCursor)
-    cursor.execute("CREATE TABLE t(x INTEGER PRIMARY KEY)")
-    assert cursor.execute("INSERT INTO t VALUES (1) RETURNING x").fetchall() == [(1,)]
-    assert (type(db), type(cursor.execute("SELECT 1"))) == (OwnConnection, OwnCursor)
-    assert kinds(db) == "I4 C I1 C"
+    for shared in (False, True):
+        db = connect(":memory:", factory=OwnConnection, isolation_level=None, check_same_thread=not shared)
+        assert db.execute("PRAGMA foreign_keys").fetchone() == (1,)
+        cursor = db.cursor(OwnCursor)
+        assert cursor.execute("INSERT INTO t VALUES (1) RETURNING x").only() == 1
+        assert cursor.execute("INSERT INTO t VALUES (2) RETURNING x").fetchall() == [(2,)]
+        assert isinstance(cursor.execute("SELECT 1"), OwnCursor)
+        assert cursor.executed == 3
+        assert isinstance(db, OwnConnection)
+        assert shared or (type(db), type(cursor)) == (OwnConnection, OwnCursor)
+        assert kinds(db) == "I1 C I2 C"
 
 
 def test_a_writer_in_the_way_is_waited_for_and_then_said(tmp_path):
@@ -263,6 +292,64 @@ def test_a_connection_for_several_threads_records(tmp_path):
     thread.start()
     thread.join()
     assert kinds(db) == "I1 C"
+
+
+def test_threads_that_use_a_connection_at_once_wait_for_one_another():
+    """In a process of its own: without that it crashes, or stands still with all its threads."""
+    program = """if True:
+        import threading
+        from tidegate.capture.sqlite import connect
+
+        db = connect(":memory:", isolation_level=None, check_same_thread=False)
+        db.execute("CREATE TABLE t(x INTEGER PRIMARY KEY)")
+
+        def write(first):
+            for x in range(first, first + 300):
+                db.execute("INSERT INTO t VALUES (?)", (x,))
+                assert db.execute("INSERT INTO t VALUES (?) RETURNING x", (-x,)).fetchall() == [(-x,)]
+
+        def read():
+            for x in range(500):
+                db.execute("SELECT x FROM t WHERE x > ? LIMIT 5", (x,)).fetchall()
+
+        threads = [threading.Thread(target=write, args=(first,)) for first in (1000, 2000, 3000)]
+        threads.append(threading.Thread(target=read))
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        rows = db.execute("SELECT change_txn_id, change_type FROM turso_cdc ORDER BY change_id").fetchall()
+        print(rows[2:] == [(at, kind) for at in range(3, 3603, 2) for kind in (1, 2)])
+    """
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True\n", "")
+
+
+def test_a_thread_may_interrupt_the_statement_of_another():
+    """And does not wait for it to end."""
+    db = connect(":memory:", check_same_thread=False, isolation_level=None)
+    db.execute("CREATE TABLE t(x)")
+    begun = threading.Event()
+    db.create_function("begun", 0, begun.set)
+    failed = []
+
+    def endless():
+        try:
+            db.execute(
+                "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c)"
+                " INSERT INTO t SELECT count(n) FROM c WHERE n > 1 OR begun() IS NULL"
+            )
+        except sqlite3.OperationalError as error:
+            failed.append(str(error))
+
+    thread = threading.Thread(target=endless)
+    thread.start()
+    begun.wait()
+    while thread.is_alive():
+        db.interrupt()
+        thread.join(0.01)
+    assert failed == ["interrupted"]
+    assert tables(db) == ["sqlite_schema"]
 
 
 def test_a_connection_that_is_off_counts_and_opens_transactions_as_ever():
@@ -291,6 +378,25 @@ def test_counters_of_a_new_connection_are_those_of_one_that_did_nothing():
     db = connect(":memory:")
     assert db.total_changes == 0
     assert db.execute("SELECT changes(), last_insert_rowid(), total_changes()").fetchone() == (0, 0, 0)
+
+
+def test_a_closed_connection_says_so():
+    for connection in (sqlite3.connect(":memory:"), connect(":memory:")):
+        connection.close()
+        for use in (connection.__enter__, connection.commit, connection.cursor):
+            with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+                use()
+        with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+            connection.isolation_level = connection.isolation_level
+
+
+def test_pythons_own_transactions_are_refused():
+    """It would open and end them where no COMMIT is recorded."""
+    db = connect(":memory:")
+    for wanted in (True, False):
+        with pytest.raises(sqlite3.NotSupportedError, match="use `isolation_level`"):
+            db.autocommit = wanted
+    db.autocommit = db.autocommit
 
 
 def test_wrong_arguments_are_the_errors_that_they_are_in_sqlite3():

@@ -124,3 +124,9 @@ def test_what_an_index_has_is_read_as_it_is_written():
     terms, where = indexed(sql)
     assert [each.strip() for each in terms] == ["lower(a || ', ')", "b COLLATE NOCASE", "c"]
     assert where.strip() == "a > (1)"
+
+
+@pytest.mark.parametrize("text", [" " * 5000, "\n" + " " * 5000 + "-- nothing", " ;" * 5000 + "(", "/* " * 5000])
+def test_what_is_no_statement_is_seen_at_once(text):
+    """Without trying all the ways in which spaces can be divided."""
+    assert classify(text).kind is Kind.READ

@@ -211,3 +211,19 @@ def test_two_connections_are_recorded_each_by_its_own(tmp_path):
     run(one, "INSERT INTO t VALUES (5, 5)")
     assert kinds(one) == "I1 C I5 C"
     assert kinds(two, "second") == "I3 C"
+
+
+def test_a_transaction_that_ends_as_rows_are_fetched_leaves_its_id_to_no_other():
+    """SQLite rolls a transaction back if a statement that writes is interrupted, also when it only gives rows out."""
+    db = database()
+    run(db, "INSERT INTO t VALUES (1, 1)", "BEGIN", "CREATE TABLE s(a)")
+    cursor = db.execute("INSERT INTO t VALUES (2, 2), (3, 3), (4, 4) RETURNING x")
+    db.set_progress_handler(lambda: 1, 1)
+    with pytest.raises(sqlite3.OperationalError, match="interrupted"):
+        cursor.fetchall()
+    db.set_progress_handler(None, 1)
+    assert not db.in_transaction
+    run(db, "DELETE FROM turso_cdc", "INSERT INTO t VALUES (5, 5)", "CREATE TABLE s(a INTEGER PRIMARY KEY)")
+    run(db, "INSERT INTO s VALUES (7)")
+    transactions = [(txn, what) for _, txn, what in log(db)]
+    assert transactions == [(1, "I5"), (1, "C"), (3, "I5"), (3, "C"), (5, "I7"), (5, "C")]
