@@ -398,9 +398,34 @@ class Recorder:
             prefix,
             prefix,
         )
+        orphans = []
         for kind, name, table in ([value.decode() for value in row] for row in rows):
-            if table not in but and name not in but:
+            if table in but or name in but:
+                continue
+            try:
                 self.run(f"DROP {kind} temp.{quoted(name)}")
+            except sqlite3.OperationalError as error:
+                if not str(error).startswith("no such trigger"):
+                    raise
+                orphans.append(name)
+        if orphans:
+            self._forget(orphans)
+
+    def _forget(self, orphans: Sequence[str]) -> None:
+        """Removes triggers of tables that another connection has dropped or renamed.
+
+        Once it has seen that, SQLite passes over them and cannot drop them; with a table so called they would be back.
+        """
+        was = int(self.query("PRAGMA writable_schema")[0][0])
+        before = self._total()
+        self._keep_changes()
+        self.run("PRAGMA writable_schema = 1")
+        try:
+            for name in orphans:
+                self.run("DELETE FROM sqlite_temp_schema WHERE type = 'trigger' AND name = ?", name)
+        finally:
+            self.run(f"PRAGMA writable_schema = {was}")
+            self.uncounted += self._total() - before
 
     def _new_slot(self) -> int:
         slot = Slot(len(self._slots), marks=self.marks, images=self._images)

@@ -197,6 +197,28 @@ def test_a_table_that_others_make_as_the_transaction_begins_is_not_written_unrec
     assert kinds(db) == "I1 C"
 
 
+@pytest.mark.parametrize("sql", ["DROP TABLE t", "ALTER TABLE t RENAME TO s"])
+def test_a_table_that_others_take_away_does_not_stop_recording(tmp_path, sql):
+    """Once a reader has seen that it is gone, SQLite knows the triggers for it no longer, and yet keeps them."""
+    db = database(tmp_path / "a.db", sql=("CREATE TABLE t(x INTEGER PRIMARY KEY, y)", "CREATE TABLE u(a)"))
+    other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+    run(db, "INSERT INTO t VALUES (1, 1)")
+    other.execute(sql)
+    assert db.execute("SELECT * FROM u").fetchall() == []
+    before = db.total_changes
+    run(db, "BEGIN", "UPDATE u SET a = 1", "ROLLBACK", "BEGIN")
+    counters = db.execute("SELECT changes(), last_insert_rowid(), total_changes()").fetchone()
+    assert counters == (0, 1, before) == (0, 1, db.total_changes)
+    run(db, "INSERT INTO u VALUES (1)", "COMMIT")
+    other.execute("CREATE TABLE t(x INTEGER PRIMARY KEY)")
+    run(db, "INSERT INTO t VALUES (7)", "UPDATE t SET x = 8")
+    assert kinds(db) == "I1 C I1 C I7 C D7 I8 C"
+    db.set_capture("off")
+    assert db.execute(
+        "SELECT count(*) FROM sqlite_temp_schema WHERE type = 'trigger' AND tbl_name = 't'"
+    ).fetchone() == (0,)
+
+
 def test_two_connections_are_recorded_each_by_its_own(tmp_path):
     """Facts 5 and 8: only what a connection does while its own recording is on."""
     one = database(tmp_path / "a.db")
