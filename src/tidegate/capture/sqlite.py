@@ -389,7 +389,7 @@ class Connection(sqlite3.Connection):
                 run_plain(cursor, sql, parameters)  # Which SQLite takes for nothing.
             return
         if name == "journal_mode" and value is not None and recorder.log:
-            now = str(recorder.query("SELECT CAST(journal_mode AS BLOB) FROM pragma_journal_mode")[0][0].decode())
+            now = str(recorder.query("SELECT tidegate_bytes(journal_mode) FROM pragma_journal_mode")[0][0].decode())
             if value.lower() != now:
                 raise sqlite3.OperationalError(
                     f"the journal mode cannot be changed from {now} while CDC is on: turn it off first, by"

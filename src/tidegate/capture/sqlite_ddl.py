@@ -17,7 +17,7 @@ from tidegate.capture.statements import Statement, indexed, moment, says_to_repl
 from tidegate.cdc.record import Value, encode
 
 Query = Callable[[str], Sequence[Sequence[Any]]]
-"""Rows of a query on the connection."""
+"""Rows of a query on the connection, which may call the recorder's `tidegate_bytes`."""
 
 VERSION_TABLE: Final = "turso_cdc_version"
 _CHANGES: Final = re.compile(r"\bchanges\b", re.IGNORECASE)
@@ -63,7 +63,7 @@ class SchemaChange:
 
 def schemas(query: Query) -> tuple[str, ...]:
     """The databases of a connection but the temporary one, `main` first."""
-    rows = query("SELECT CAST(name AS BLOB) FROM pragma_database_list ORDER BY seq")
+    rows = query("SELECT tidegate_bytes(name) FROM pragma_database_list ORDER BY seq")
     return tuple(name.decode() for (name,) in rows if name != b"temp")
 
 
@@ -76,10 +76,10 @@ def entries(query: Query, of: Iterable[str]) -> dict[tuple[str, int], Entry]:
     """All schemas as they are."""
     found = {}
     for schema in of:
-        # As bytes: the connection's text_factory may be anything.
+        # As bytes in UTF-8: the connection's text_factory and the database's encoding may be anything.
         rows = query(
-            "SELECT rowid + 0, CAST(type AS BLOB), CAST(name AS BLOB), CAST(tbl_name AS BLOB), rootpage + 0,"
-            f" CAST(sql AS BLOB) FROM {quoted(schema)}.sqlite_schema"
+            "SELECT rowid + 0, tidegate_bytes(type), tidegate_bytes(name), tidegate_bytes(tbl_name), rootpage + 0,"
+            f" tidegate_bytes(sql) FROM {quoted(schema)}.sqlite_schema"
         )
         for rowid, *columns in rows:
             kind, name, table, page, sql = columns
@@ -132,8 +132,8 @@ def tables(
     found = [
         (schema, name.decode(), bool(without_rowid))
         for schema in of
-        for _, name, kind, _, without_rowid, *_ in query(
-            f"SELECT CAST(schema AS BLOB), CAST(name AS BLOB), CAST(type AS BLOB), ncol, wr FROM pragma_table_list"
+        for name, kind, without_rowid in query(
+            f"SELECT tidegate_bytes(name), tidegate_bytes(type), wr FROM pragma_table_list"
             f" WHERE schema = {text(schema)} ORDER BY name"
         )
         if kind == b"table" and not name.lower().startswith(b"sqlite_")
@@ -174,7 +174,7 @@ def _table(query: Query, schema: str, name: str, without_rowid: bool) -> Table:
     types: dict[int, str] = {}
     computed: set[int] = set()
     for column, type, place, hidden in query(
-        f"SELECT CAST(name AS BLOB), CAST(type AS BLOB), pk, hidden"
+        f"SELECT tidegate_bytes(name), tidegate_bytes(type), pk, hidden"
         f" FROM pragma_table_xinfo({text(name)}, {text(schema)})"
     ):
         if hidden not in (0, 3):  # Computed when read: no image has it.
@@ -203,21 +203,21 @@ def uniques(query: Query, table: Table, known: Entries) -> tuple[str, ...]:
     defaults = {
         row[0]: row[1]
         for row in query(
-            "SELECT CAST(name AS BLOB), CAST(dflt_value AS BLOB)"
+            "SELECT tidegate_bytes(name), tidegate_bytes(dflt_value)"
             f" FROM pragma_table_xinfo({text(table.name)}, {text(table.schema)})"
             ' WHERE "notnull" AND dflt_value IS NOT NULL'
         )
     }
-    every = query(f"SELECT CAST(name AS BLOB) FROM pragma_table_xinfo({text(table.name)}, {text(table.schema)})")
+    every = query(f"SELECT tidegate_bytes(name) FROM pragma_table_xinfo({text(table.name)}, {text(table.schema)})")
     new = ", ".join(f"new.{quoted(name.decode())} AS {quoted(name.decode())}" for (name,) in every)
     found = [] if table.rowid is None else [f"t.{quoted(table.rowid)} = new.{quoted(table.rowid)}"]
     for index, partial in query(
-        f"SELECT CAST(name AS BLOB), partial FROM pragma_index_list({text(table.name)}, {text(table.schema)})"
+        f"SELECT tidegate_bytes(name), partial FROM pragma_index_list({text(table.name)}, {text(table.schema)})"
         ' WHERE "unique"'
     ):
         name = index.decode()
         columns = query(
-            "SELECT cid, CAST(name AS BLOB), CAST(coll AS BLOB)"
+            "SELECT cid, tidegate_bytes(name), tidegate_bytes(coll)"
             f" FROM pragma_index_xinfo({text(name)}, {text(table.schema)}) WHERE key ORDER BY seqno"
         )
         terms: list[str] = []
@@ -240,7 +240,7 @@ def uniques(query: Query, table: Table, known: Entries) -> tuple[str, ...]:
 def temporary_triggers(query: Query) -> list[Entry]:
     """The user's TEMP triggers."""
     rows = query(
-        "SELECT CAST(name AS BLOB), CAST(tbl_name AS BLOB), CAST(sql AS BLOB) FROM sqlite_temp_schema"
+        "SELECT tidegate_bytes(name), tidegate_bytes(tbl_name), tidegate_bytes(sql) FROM sqlite_temp_schema"
         f" WHERE type = 'trigger' AND substr(name, 1, {len(PREFIX)}) <> {text(PREFIX)} ORDER BY rowid"
     )
     return [Entry("trigger", name.decode(), table.decode(), 0, sql.decode()) for name, table, sql in rows]

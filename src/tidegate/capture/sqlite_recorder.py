@@ -216,7 +216,7 @@ class Recorder:
                 " record into another table"
             )
         made = self.query(
-            "SELECT sql LIKE '%autoincrement%' FROM main.sqlite_schema WHERE name = ? COLLATE NOCASE", table
+            "SELECT instr(lower(sql), 'autoincrement') FROM main.sqlite_schema WHERE name = ? COLLATE NOCASE", table
         )
         self.log = Log(table, mode, version, autoincrement=bool(made and made[0][0]))
         self.install()
@@ -237,7 +237,7 @@ class Recorder:
         return self._said_version(table)
 
     def _said_version(self, table: str) -> str | None:
-        rows = self.query(f"SELECT CAST(version AS BLOB) FROM main.{ddl.VERSION_TABLE} WHERE table_name = ?", table)
+        rows = self.query(f"SELECT tidegate_bytes(version) FROM main.{ddl.VERSION_TABLE} WHERE table_name = ?", table)
         return rows[0][0].decode() if rows else None
 
     def _create(self, table: str) -> str:
@@ -273,7 +273,7 @@ class Recorder:
         self.uncounted += self._total() - before
 
     def _tables(self) -> list[tuple[str, str]]:
-        rows = self.query("SELECT CAST(name AS BLOB) FROM main.sqlite_schema WHERE type = 'table'")
+        rows = self.query("SELECT tidegate_bytes(name) FROM main.sqlite_schema WHERE type = 'table'")
         return [("main", name.decode()) for (name,) in rows]
 
     # The triggers.
@@ -393,7 +393,7 @@ class Recorder:
     def _drop(self, prefix: str, but: Sequence[str] = ()) -> None:
         """Drops temporary triggers and views with names that begin so."""
         rows = self.query(
-            "SELECT CAST(type AS BLOB), CAST(name AS BLOB), CAST(tbl_name AS BLOB) FROM sqlite_temp_schema"
+            "SELECT tidegate_bytes(type), tidegate_bytes(name), tidegate_bytes(tbl_name) FROM sqlite_temp_schema"
             " WHERE type IN ('trigger', 'view') AND substr(name, 1, length(?)) = ? ORDER BY type",
             prefix,
             prefix,
@@ -444,6 +444,7 @@ class Recorder:
         if self._functions_made:
             return
         create = self._connection.create_function
+        create("tidegate_bytes", 1, _bytes)
         create("tidegate_image", -1, image)
         create("tidegate_mark", 1, self.marks.add)
         create("tidegate_txn_id", 0, partial(self._transaction.get, 0))
@@ -466,3 +467,8 @@ class Recorder:
 
     def _total(self) -> int:
         return int(sqlite3.Connection.total_changes.__get__(self._connection))
+
+
+def _bytes(text: str | None) -> bytes | None:
+    """A text for the recorder to read as UTF-8, whatever the encoding of the database and the user's `text_factory`."""
+    return None if text is None else str(text).encode()

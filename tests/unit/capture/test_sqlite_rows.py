@@ -304,3 +304,23 @@ def test_nothing_is_recorded_of_a_connection_that_is_off():
         db.execute("CREATE TABLE t(x)")
         db.execute("INSERT INTO t VALUES (1)")
     assert db.execute("SELECT name FROM sqlite_schema").fetchall() == [("t",)]
+
+
+@pytest.mark.parametrize("encoding", ["UTF-16le", "UTF-16be"])
+def test_a_database_of_another_encoding_is_recorded_as_any(encoding):
+    """Records are in UTF-8: what is in the log is the same."""
+    logs = []
+    for pragma in ("PRAGMA encoding = 'UTF-8'", f"PRAGMA encoding = '{encoding}'"):
+        db = database(sql=(pragma, 'CREATE TABLE "tä€"(x INTEGER PRIMARY KEY, "ñ" TEXT UNIQUE, z DEFAULT \'ü\')'))
+        assert db.execute("PRAGMA encoding").fetchone() == (pragma[-9:].strip(" ='"),)
+        run(db, "CREATE TABLE l(a)", 'CREATE TRIGGER tr AFTER UPDATE ON "tä€" BEGIN INSERT INTO l VALUES (new.z); END')
+        run(db, "INSERT INTO \"tä€\" VALUES (1, 'é😀', 'a'||char(0)||'b')", 'UPDATE "tä€" SET z = 5')
+        run(
+            db,
+            'REPLACE INTO "tä€"(x, "ñ") VALUES (2, \'é😀\')',
+            "ALTER TABLE l ADD COLUMN b DEFAULT 'ö'",
+            "DROP TABLE l",
+        )
+        logs.append([kinds(db), tables(db), images(db)])
+    assert logs[0] == logs[1]
+    assert logs[0][0].startswith("I") and "tä€" in logs[0][1]
