@@ -299,8 +299,8 @@ class Connection(sqlite3.Connection):
         if recorder.log is None:
             work()
             return
-        self._begin_own()
         try:
+            self._begin_own()
             recorder.check()
             recorder.before_write(statement)
             work()
@@ -310,15 +310,16 @@ class Connection(sqlite3.Connection):
         except BaseException as error:
             if isinstance(error, sqlite3.IntegrityError):
                 recorder.hidden_changes.clear()
-            # With OR FAIL, what was changed before the failure stays. Of any other failure nothing is left to commit.
+            # With OR FAIL, what was changed before the failure stays; and all, if rows could not be made of what is
+            # returned, or CTRL-C came behind the statement. Of any other failure nothing is left to commit.
             self._end_own(keep=in_transaction(self), record=recorder.has_recorded())
             raise
         # A statement without changes has a COMMIT all the same, unless it is one about the log.
         self._end_own(keep=True, record=recorder.transaction_id != NONE or not recorder.is_own(target(sql)))
 
     def _begin_own(self) -> None:
-        self._recorder.run("BEGIN IMMEDIATE")
         self._own, self._unverified = True, False
+        self._recorder.run("BEGIN IMMEDIATE")
 
     def _end_own(self, *, keep: bool, record: bool) -> None:
         recorder = self._recorder
@@ -352,10 +353,9 @@ class Connection(sqlite3.Connection):
         """Runs a statement that changes the schema."""
         recorder = self._recorder
         own = not in_transaction(self)
-        if own:
-            self._begin_own()
         try:
             if own:
+                self._begin_own()
                 recorder.check()
             before = recorder.schema()
             if statement.verb == "ALTER":

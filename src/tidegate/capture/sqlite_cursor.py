@@ -72,7 +72,11 @@ class Cursor(sqlite3.Cursor):
 
     def hold(self) -> None:
         """Takes all rows of a statement, so that its transaction can end, and gives them out when asked."""
-        rows = deque(sqlite3.Cursor.fetchall(self))
+        try:
+            rows = deque(sqlite3.Cursor.fetchall(self))
+        except BaseException:
+            run_plain(self, "")  # Ends the statement, as its transaction is about to.
+            raise
         self.__class__ = _holding(type(self))
         self._rows = rows
 

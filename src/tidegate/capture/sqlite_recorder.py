@@ -200,9 +200,9 @@ class Recorder:
         version = self._version(table)
         if version is None:
             own = not self._connection.in_transaction
-            if own:
-                self.run("BEGIN IMMEDIATE")
             try:
+                if own:
+                    self.run("BEGIN IMMEDIATE")
                 version = self._create(table)
                 if own:
                     self.run("COMMIT")

@@ -6,6 +6,7 @@ import pytest
 from recorded import database, kinds, log, run
 
 from tidegate.capture.sqlite import connect
+from tidegate.capture.sqlite_recorder import Recorder
 
 
 def failing(connection, *statements):
@@ -249,3 +250,35 @@ def test_a_transaction_that_ends_as_rows_are_fetched_leaves_its_id_to_no_other()
     run(db, "INSERT INTO s VALUES (7)")
     transactions = [(txn, what) for _, txn, what in log(db)]
     assert transactions == [(1, "I5"), (1, "C"), (3, "I5"), (3, "C"), (5, "I7"), (5, "C")]
+
+
+@pytest.mark.parametrize("sql", ["INSERT INTO t VALUES (1, 1)", "CREATE TABLE s(a)"])
+def test_who_is_interrupted_while_waiting_for_the_lock_does_not_keep_it(monkeypatch, sql):
+    """CTRL-C is noticed when SQLite has answered: the transaction is begun, and nobody would ever end it."""
+    db = database()
+    run_plain = Recorder.run
+
+    def interrupted(self, sql, *values):
+        cursor = run_plain(self, sql, *values)
+        if sql == "BEGIN IMMEDIATE":
+            raise KeyboardInterrupt
+        return cursor
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Recorder, "run", interrupted)
+        db.execute(sql)
+    assert (db.in_transaction, db.is_autocommit, db.conn_txn_id) == (False, True, -1)
+    run(db, "INSERT INTO t VALUES (2, 2)")
+    assert log(db) == [(1, 1, "I2"), (2, 1, "C")]
+
+
+def test_a_statement_whose_rows_cannot_be_made_is_done_and_recorded():
+    """As without recording, where that is found when they are fetched."""
+    db = database()
+    db.row_factory = lambda *_: 1 // 0
+    with pytest.raises(ZeroDivisionError):
+        db.execute("INSERT INTO t VALUES (1, 1), (2, 2) RETURNING x")
+    assert not db.in_transaction
+    db.row_factory = None
+    assert log(db) == [(1, 1, "I1"), (2, 1, "I2"), (3, 1, "C")]
+    assert db.execute("SELECT count(*) FROM t").fetchone() == (2,)
