@@ -58,7 +58,7 @@ class Cursor(sqlite3.Cursor):
         for sql in split(sql_script):
             connection.run(cursor, classify(sql), sql, (), implicit=False)
             if cursor.description is not None:
-                cursor.fetchall()
+                _go_through(cursor)
         return self
 
     @property
@@ -79,6 +79,18 @@ class Cursor(sqlite3.Cursor):
             raise
         self.__class__ = _holding(type(self))
         self._rows = rows
+
+
+def _go_through(cursor: Cursor) -> None:
+    """Ends a statement whose rows nobody wants: nothing is made of them that could fail."""
+    connection = cursor.connection
+    factory = connection.text_factory
+    connection.text_factory = bytes
+    try:
+        for _ in cursor:
+            pass
+    finally:
+        connection.text_factory = factory
 
 
 class _HoldingCursor(Cursor):

@@ -149,6 +149,21 @@ def test_a_script_is_recorded_statement_by_statement():
     assert kinds(db) == "I4 C I1 C I5 C I2 I2 C I3 I3 D1 C"
 
 
+def test_what_a_script_selects_is_gone_through_and_no_more():
+    """Functions are called for each row, and rows are not made."""
+    db = database()
+    called = []
+    db.create_function("called", 1, called.append)
+    db.row_factory = db.text_factory = made = lambda *_: 1 // 0
+    db.executescript(
+        "INSERT INTO t VALUES (1, 'a'), (2, 'b'); SELECT called(y), y FROM t; INSERT INTO t VALUES (3, 'c')"
+    )
+    assert called == ["a", "b"]
+    assert db.text_factory is db.row_factory is made
+    db.row_factory, db.text_factory = None, str
+    assert kinds(db) == "I1 I2 C I3 C"
+
+
 @pytest.mark.parametrize(
     "fetch",
     [
