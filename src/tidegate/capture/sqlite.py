@@ -353,24 +353,28 @@ class Connection(sqlite3.Connection):
         """Runs a statement that changes the schema."""
         recorder = self._recorder
         own = not in_transaction(self)
+        refused = False
         try:
             if own:
                 self._begin_own()
                 recorder.check()
             before = recorder.schema()
-            if statement.verb == "ALTER":
-                recorder.uninstall()  # It would try to change them too.
             try:
+                if statement.verb == "ALTER":
+                    recorder.uninstall()  # It would try to change them too.
                 run_plain(cursor, sql, parameters)
-            except BaseException:
-                if statement.verb == "ALTER" and not own and in_transaction(self):
+            except BaseException as error:
+                if statement.verb == "ALTER" and in_transaction(self):
                     recorder.install()
+                refused = isinstance(error, sqlite3.Error)
                 raise
             recorder.schema_was_changed(before, statement, sql)
             self._unverified = False
         except BaseException:
             if own:
-                self._end_own(keep=False, record=False)
+                # What SQLite refuses changes nothing. The triggers made anew stay, and so do statements that are still
+                # read, which end if a transaction that made any is rolled back.
+                self._end_own(keep=refused and in_transaction(self), record=False)
             elif not in_transaction(self):
                 recorder.ended(rolled_back=True)
             raise

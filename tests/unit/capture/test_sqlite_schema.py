@@ -147,6 +147,31 @@ def test_a_reader_that_is_not_done_does_not_hinder_changes_of_the_schema():
     assert kinds(db).count("C") == 4
 
 
+def test_a_reader_that_is_not_done_goes_on_behind_a_change_of_the_schema_that_fails():
+    """As in migrations: who adds a column wherever there is none."""
+    db = database()
+    run(db, "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3), (4, 4)", "CREATE TABLE w(a)", "INSERT INTO w VALUES (1), (1)")
+    reader = db.execute("SELECT x FROM t")
+    for x, statement in enumerate(
+        (
+            "ALTER TABLE t ADD COLUMN y",
+            "CREATE TABLE t(a)",
+            "CREATE UNIQUE INDEX i ON w(a)",
+            "ALTER TABLE t DROP COLUMN x",
+        )
+    ):
+        assert reader.fetchone() == (x + 1,)
+        with pytest.raises(sqlite3.Error):
+            db.execute(statement)
+        assert not db.in_transaction
+    schema = db.execute("PRAGMA schema_version").fetchone()
+    assert reader.fetchone() is None
+    run(db, "UPDATE t SET y = 5 WHERE x = 1")
+    assert db.execute("PRAGMA schema_version").fetchone() == schema
+    assert kinds(db).endswith("U1 C")
+    assert db.execute("SELECT name FROM sqlite_schema WHERE name = 'i'").fetchall() == []
+
+
 def test_many_tables_come_and_go():
     db = database()
     for round in range(3):
