@@ -25,8 +25,8 @@ from tidegate.capture.apply_origin import applied_by, first_of, has_come_round, 
 from tidegate.capture.apply_rows import Before, Parts
 from tidegate.capture.filling import Filling
 from tidegate.capture.target import ApplyConflict, Conflict, State, Target, Violation, Written, open_target
-from tidegate.capture.target_tables import TableWriter, check_is_apart, fit, renew, state_of
-from tidegate.cdc.apply_plan import Chunk, cut, parents_first
+from tidegate.capture.target_tables import TableWriter, check_is_apart, fit, in_order, renew, state_of
+from tidegate.cdc.apply_plan import Chunk, cut
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.read_gate import ReadAsk, ReadPlace
 from tidegate.errors import InvalidArgument, NotFound, Truncated
@@ -320,11 +320,7 @@ class Applier:
                 state.tables[name] = state_of(tables[name].id, self._writers[name], known)
                 changed = True
         if changed:
-            references = {
-                name: [each for each in self._writers if each.casefold() in _folded(writer.shape.references)]
-                for name, writer in self._writers.items()
-            }
-            self._order = parents_first([each for each in self._tables if each in self._writers], references)
+            self._order = in_order(self._tables, self._writers)
             for writer in self._writers.values():
                 writer.loosen(self._order)
 
@@ -489,7 +485,3 @@ def _cut(rows: Sequence[int], left_out: Sequence[bool], firsts: Sequence[str | N
         for each in cut(rows[begin:end], left_out[begin:end], chunk_rows):
             found.append(Chunk(begin + each.first, begin + each.end, each.is_left_out))
     return found
-
-
-def _folded(names: Iterable[str]) -> set[str]:
-    return {each.casefold() for each in names}

@@ -29,7 +29,6 @@ from tidegate.cdc.apply_plan import (
     Row,
     TargetColumn,
     TargetTable,
-    quoted,
 )
 from tidegate.errors import DiskFull, InvalidArgument, StorageFailed, Unavailable
 
@@ -71,7 +70,8 @@ _COLUMNS: Final = """
            CASE WHEN t.typname IN ('bpchar', 'varchar', 'bit', 'varbit')
                 THEN quote_ident(n.nspname) || '.' || quote_ident(t.typname)
                 ELSE format_type(a.atttypid, a.atttypmod) END,
-           NOT a.attnotnull, a.atthasdef OR a.attidentity <> '', a.attgenerated <> ''
+           NOT a.attnotnull, a.atthasdef OR a.attidentity <> '', a.attgenerated <> '',
+           a.attidentity = 'a'
     FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid JOIN pg_namespace n ON n.oid = t.typnamespace
     WHERE a.attrelid = %s::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
@@ -83,7 +83,12 @@ _KEYS: Final = """
     WHERE i.indrelid = %s::oid AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL
     ORDER BY NOT i.indisprimary
 """
-_NAMED: Final = "CASE WHEN pg_table_is_visible(o.oid) THEN '' ELSE n.nspname || '.' END || o.relname"
+_NAMED: Final = """
+    CASE WHEN n.nspname || o.relname ~ '[."]'
+         THEN '"' || replace(n.nspname, '"', '""') || '"."' || replace(o.relname, '"', '""') || '"'
+         ELSE CASE WHEN pg_table_is_visible(o.oid) THEN '' ELSE n.nspname || '.' END || o.relname END
+"""
+"""As `Dialect.table` takes it."""
 _OWN_AND_PARENTS: Final = """
     ARRAY(SELECT a.attname::text FROM unnest(c.conkey) WITH ORDINALITY AS k (number, place)
           JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.number ORDER BY k.place),
@@ -323,7 +328,7 @@ class PostgresTarget(Target):
     # -- tables ----------------------------------------------------------------------------------------------------
 
     def shape(self, table: str) -> TargetTable | None:
-        ((oid,),) = self.run("SELECT to_regclass(%s)::oid", (quoted(table),))
+        ((oid,),) = self.run("SELECT to_regclass(%s)::oid", (self.dialect.table(table),))
         if oid is None:
             return None
         keys = self.run(_KEYS, (oid,))
@@ -345,7 +350,8 @@ class PostgresTarget(Target):
         """Names that differ by case are different ones, and a schema may be in the search path."""
         if table.rpartition(".")[2] != other.rpartition(".")[2]:
             return False
-        ((same,),) = self.run("SELECT to_regclass(%s) = to_regclass(%s)", (quoted(table), quoted(other)))
+        names = tuple(map(self.dialect.table, (table, other)))
+        ((same,),) = self.run("SELECT to_regclass(%s) = to_regclass(%s)", names)
         return bool(same)
 
     def column_type(self, type: pa.DataType) -> str:
