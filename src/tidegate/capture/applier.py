@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal
 
 from tidegate.capture.applied import Applied
@@ -26,7 +25,7 @@ from tidegate.capture.apply_rows import Before, Parts
 from tidegate.capture.filling import Filling
 from tidegate.capture.target import ApplyConflict, Conflict, State, Target, Violation, Written, open_target
 from tidegate.capture.target_tables import TableWriter, check_is_apart, fit, in_order, renew, state_of
-from tidegate.cdc.apply_plan import Chunk, cut
+from tidegate.cdc.apply_plan import cut_by_place
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.read_gate import ReadAsk, ReadPlace
 from tidegate.errors import InvalidArgument, NotFound, Truncated
@@ -353,7 +352,7 @@ class Applier:
         firsts = [self._first(window, time) for time in window.times.tolist()]
         left_out = [self._is_left_out(target, window, time) for time in window.times.tolist()]
         before = Before(self._db, self.writer, tables, window, 2 * WINDOW_ROWS) if self._policy != "overwrite" else None
-        for chunk in _cut(window.rows.tolist(), left_out, firsts, self._chunk_rows):
+        for chunk in cut_by_place(window.rows.tolist(), left_out, firsts, self._chunk_rows):
             times = window.times[chunk.first : chunk.end].tolist()
             is_last = chunk.end == len(window.times)
             if chunk.is_left_out:
@@ -380,11 +379,12 @@ class Applier:
         """
         times = window.times[first:end].tolist()
         upto = window.upto if end == len(window.times) else None
+        is_old = bool(self._writers)
         try:
             size = len(times), int(window.rows[first:end].sum())
             self._chunk(target, tables, window, times[0], times[-1], upto, before, size)
         except ApplyConflict:
-            if len(times) == 1:
+            if len(times) == 1 and not is_old:  # Else the target's tables may have other constraints by now.
                 raise
             step = (len(times) + 1) // 2 if self._policy == "skip" else 1
             for each in range(first, end, step):
@@ -434,6 +434,7 @@ class Applier:
         that is a conflict.
         """
         at = Timestamp(last) if upto is None else upto
+        is_old = bool(self._writers)
         origin = origin_text(self.origin, self._first(window, first))
         self._mark(target, origin)
         target.begin(deferred=how != "checked at once")
@@ -445,6 +446,8 @@ class Applier:
             parts = Parts(self.writer, window, first, last, before)
             writer = ChunkWriter(target, policy, self._order, self._writers)
             skipped = writer.write(parts.of, Timestamp(last), is_checked=how == "looked at", in_turn=how != "put off")
+            if skipped and is_old:
+                raise _LookAgain
             target.commit()
         except Violation as violation:
             if is_skipping and how in _NEXT:
@@ -456,6 +459,11 @@ class Applier:
             target.rollback()
             self._restore(target)
             raise error from violation
+        except _LookAgain:
+            target.rollback()
+            self._restore(target)
+            self._chunk(target, tables, window, first, last, upto, before, size, how=how)
+            return
         except ApplyConflict:
             target.rollback()
             self._restore(target)
@@ -476,12 +484,5 @@ class Applier:
         return self._writers[table]
 
 
-def _cut(rows: Sequence[int], left_out: Sequence[bool], firsts: Sequence[str | None], chunk_rows: int) -> list[Chunk]:
-    """As `cut`; those that are together in a chunk first happened at one place."""
-    found: list[Chunk] = []
-    for _, places in groupby(range(len(rows)), key=firsts.__getitem__):
-        run = list(places)
-        begin, end = run[0], run[-1] + 1
-        for each in cut(rows[begin:end], left_out[begin:end], chunk_rows):
-            found.append(Chunk(begin + each.first, begin + each.end, each.is_left_out))
-    return found
+class _LookAgain(Exception):
+    """Rows were left out, and the target's tables were looked at before: they may have other constraints by now."""

@@ -162,6 +162,7 @@ class PostgresTarget(Target):
         except psycopg.Error as error:
             raise self._unreachable(error) from error
         logging.getLogger("psycopg").addFilter(_is_news)
+        self._version: Final = self._connection.info.server_version  # A connection that is lost says 0.
         self._marked: str | None = None
         """The origin that was asked for last."""
         self._has_mark = False
@@ -193,7 +194,7 @@ class PostgresTarget(Target):
 
     def _may_say(self) -> bool:
         """Whether a transaction can say by a message where it comes from."""
-        if self._connection.info.server_version < _MESSAGES_SINCE:
+        if self._version < _MESSAGES_SINCE:
             return False
         ((may,),) = self.run(_MAY_SAY)
         return bool(may)

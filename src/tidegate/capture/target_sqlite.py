@@ -205,6 +205,11 @@ class SqliteTarget(Target):
                 )
             is_unique = "unique" in low or "primary key" in low
             return Violation(text, is_unique=is_unique, is_reference="foreign key" in low)
+        if "foreign key mismatch" in low or "no such table: main." in low:  # Else a table is named without the file.
+            return InvalidArgument(
+                f"{self.shown}: {text}; a foreign key refers to what is not there, or not unique: mend it, or leave"
+                f" foreign keys to others with ?foreign_keys=off"
+            )
         if "no such table" in low or "no such column" in low or "has no column" in low:
             return InvalidArgument(
                 f"{self.shown}: {text}; it was there before: put it back, or start anew with restart=True"

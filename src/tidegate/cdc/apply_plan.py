@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 Row = tuple[Any, ...]
@@ -53,6 +54,19 @@ def cut(rows: Sequence[int], left_out: Sequence[bool], chunk_rows: int) -> list[
             first, count = at + 1, 0
     if first < len(rows):
         found.append(Chunk(first, len(rows)))
+    return found
+
+
+def cut_by_place(
+    rows: Sequence[int], left_out: Sequence[bool], firsts: Sequence[str | None], chunk_rows: int
+) -> list[Chunk]:
+    """As `cut`; those that are together in a chunk first happened at one place."""
+    found: list[Chunk] = []
+    for _, places in groupby(range(len(rows)), key=firsts.__getitem__):
+        run = list(places)
+        begin, end = run[0], run[-1] + 1
+        for each in cut(rows[begin:end], left_out[begin:end], chunk_rows):
+            found.append(Chunk(begin + each.first, begin + each.end, each.is_left_out))
     return found
 
 

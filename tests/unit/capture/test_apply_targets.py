@@ -198,6 +198,19 @@ def test_what_is_no_database_is_named(sqlite_rig: Rig, tmp_path: Path) -> None:
         sqlite_rig.db.apply("t", f"sqlite:///{tmp_path}/t.db?speed=9")
 
 
+@pytest.mark.parametrize("parent", [None, "CREATE TABLE p (id INTEGER)"])
+def test_a_foreign_key_that_can_never_hold_says_what_to_do(sqlite_rig: Rig, parent: str | None) -> None:
+    """SQLite asks for nothing of what a foreign key names until it is enforced, which applications often leave out."""
+    rig = sqlite_rig
+    rig.at_target("CREATE TABLE c (id INTEGER PRIMARY KEY, p INTEGER REFERENCES p (id))", *([parent] if parent else []))
+    rig.db.sql("CREATE TABLE c (id BIGINT PRIMARY KEY, p BIGINT)")
+    rig.db.insert("c", [(1, 2)])
+    with pytest.raises(InvalidArgument, match=r"a foreign key refers to what is not there, .*foreign_keys=off"):
+        rig.apply("c", name="c")
+    rig.db.apply("c", rig.url + "&foreign_keys=off", name="c")
+    assert rig.there("c") == [(1, 2)]
+
+
 def test_foreign_keys_may_be_left_to_others(tmp_path: Path) -> None:
     """`foreign_keys=off`: as SQLite's own default."""
     path = tmp_path / "target.db"
