@@ -162,6 +162,24 @@ def test_what_has_a_schema_is_found_by_it(rig: Rig) -> None:
     assert rig.there("shop.t") == [(1,)]
 
 
+def test_tables_that_are_named_with_their_schema_know_of_each_other(rig: Rig) -> None:
+    """The server leaves out of a name the schema that it finds a table in by itself."""
+    rig.db.sql("CREATE TABLE `public.parent` (id BIGINT PRIMARY KEY, child BIGINT)")
+    rig.db.sql("CREATE TABLE `public.child` (id BIGINT PRIMARY KEY, parent BIGINT)")
+    rig.at_target(
+        "CREATE TABLE parent (id bigint PRIMARY KEY, child bigint)",
+        "CREATE TABLE child (id bigint PRIMARY KEY, parent bigint NOT NULL REFERENCES parent ON DELETE CASCADE)",
+        "ALTER TABLE parent ADD FOREIGN KEY (child) REFERENCES child",
+    )
+    for each in (1, 2):
+        with rig.db.transaction() as txn:
+            txn.insert("public.parent", [(each, each)])
+            txn.insert("public.child", [(each, each)])
+        rig.apply("public.child", "public.parent")
+    rig.apply("public.child", "public.parent", restart=True)
+    assert rig.there("parent") == rig.there("child") == [(1, 1), (2, 2)]
+
+
 # -- constraints -----------------------------------------------------------------------------------------------------
 
 

@@ -85,6 +85,8 @@ class Applier:
         self._feed: LogFeed | None = None
         self._writers: dict[str, TableWriter] = {}
         self._order: list[str] = []
+        self._is_old = False
+        """Whether the writers are of an earlier call: the target's tables may have other constraints by now."""
 
     # -- the whole -------------------------------------------------------------------------------------------------
 
@@ -96,6 +98,7 @@ class Applier:
         try:
             place = self._cut(self._tables)
             target = self._open()
+            self._is_old = bool(self._writers)
             if self._state is not None and self._state.position > place.at:
                 place = self._cut(self._tables)  # Somebody else may have come further under this name meanwhile.
             self._begin(target, place)
@@ -321,7 +324,7 @@ class Applier:
         if changed:
             self._order = in_order(self._tables, self._writers)
             for writer in self._writers.values():
-                writer.loosen(self._order)
+                writer.loosen([self._writers[each] for each in self._order])
 
     def _the_state(self) -> State:
         if self._state is None:
@@ -379,12 +382,12 @@ class Applier:
         """
         times = window.times[first:end].tolist()
         upto = window.upto if end == len(window.times) else None
-        is_old = bool(self._writers)
+        is_old = self._is_old
         try:
             size = len(times), int(window.rows[first:end].sum())
             self._chunk(target, tables, window, times[0], times[-1], upto, before, size)
         except ApplyConflict:
-            if len(times) == 1 and not is_old:  # Else the target's tables may have other constraints by now.
+            if len(times) == 1 and not is_old:
                 raise
             step = (len(times) + 1) // 2 if self._policy == "skip" else 1
             for each in range(first, end, step):
@@ -434,7 +437,6 @@ class Applier:
         that is a conflict.
         """
         at = Timestamp(last) if upto is None else upto
-        is_old = bool(self._writers)
         origin = origin_text(self.origin, self._first(window, first))
         self._mark(target, origin)
         target.begin(deferred=how != "checked at once")
@@ -446,7 +448,7 @@ class Applier:
             parts = Parts(self.writer, window, first, last, before)
             writer = ChunkWriter(target, policy, self._order, self._writers)
             skipped = writer.write(parts.of, Timestamp(last), is_checked=how == "looked at", in_turn=how != "put off")
-            if skipped and is_old:
+            if skipped and self._is_old:
                 raise _LookAgain
             target.commit()
         except Violation as violation:
@@ -478,6 +480,7 @@ class Applier:
         """After a rollback: what was added to tables is gone with it, and is to be looked at again."""
         self._state = target.state(self._name)
         self._writers.clear()
+        self._is_old = False
 
     def writer(self, table: str) -> TableWriter:
         """Ordering: within a transaction of the target that has made it fit."""
@@ -485,4 +488,4 @@ class Applier:
 
 
 class _LookAgain(Exception):
-    """Rows were left out, and the target's tables were looked at before: they may have other constraints by now."""
+    """Rows were left out, by what an earlier call knew of the target's tables."""

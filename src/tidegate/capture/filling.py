@@ -46,7 +46,7 @@ class Filling:
 
     def clear(self) -> None:
         """Empty the tables. Raises: `InvalidArgument` when rows of others would go with theirs."""
-        ours = {name.casefold() for name in self._order}
+        ours = {self._writers[name].shape.folded for name in self._order}
         for name in self._order:
             for other in sorted(self._writers[name].shape.dependents):
                 any_row = f"SELECT 1 FROM {self._target.dialect.table(other)} LIMIT 1"

@@ -20,7 +20,7 @@ class References:
     def __init__(self, target: Target, writers: Mapping[str, TableWriter]) -> None:
         self._target = target
         self._table: Final = target.dialect.table
-        self._writers = {name.casefold(): each for name, each in writers.items()}
+        self._writers = {each.shape.folded: each for each in writers.values()}
 
     def broken(self, writer: TableWriter, key: Row) -> str:
         """What a row refers to that is not there, for a message; empty when all of it is, or the row is not."""

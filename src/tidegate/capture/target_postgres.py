@@ -89,6 +89,7 @@ _NAMED: Final = """
          ELSE CASE WHEN pg_table_is_visible(o.oid) THEN '' ELSE n.nspname || '.' END || o.relname END
 """
 """As `Dialect.table` takes it."""
+_CALLED: Final = f"SELECT {_NAMED} FROM pg_class o JOIN pg_namespace n ON n.oid = o.relnamespace WHERE o.oid = %s::oid"
 _OWN_AND_PARENTS: Final = """
     ARRAY(SELECT a.attname::text FROM unnest(c.conkey) WITH ORDINALITY AS k (number, place)
           JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.number ORDER BY k.place),
@@ -332,6 +333,7 @@ class PostgresTarget(Target):
         ((oid,),) = self.run("SELECT to_regclass(%s)::oid", (self.dialect.table(table),))
         if oid is None:
             return None
+        ((called,),) = self.run(_CALLED, (oid,))
         keys = self.run(_KEYS, (oid,))
         parents = self.run(_PARENTS, (oid,))
         children = self.run(_CHILDREN, (oid,))
@@ -345,6 +347,7 @@ class PostgresTarget(Target):
             any(is_acting for _, is_acting, *_ in parents),
             tuple(frozenset(names) for names, is_immediate in keys if not is_immediate),
             tuple(Child(str(name), tuple(own), tuple(theirs)) for name, _, _, own, theirs in children),
+            called=str(called),
         )
 
     def is_one(self, table: str, other: str) -> bool:

@@ -89,10 +89,9 @@ class TableWriter:
         """Whether something is done to rows of others when a column changes that is none of the key."""
         self.sql: Final = Statements(target.dialect, shape.name, self.there, self.key, is_lenient=shape.is_lenient)
 
-    def loosen(self, order: Sequence[str]) -> None:
+    def loosen(self, order: Sequence[TableWriter]) -> None:
         """Find out by which columns rows refer to those of their own table or of one behind it in an order."""
-        folded = [each.casefold() for each in order]
-        later = set(folded[folded.index(self.name.casefold()) :])
+        later = {each.shape.folded for each in order[order.index(self) :]}
         found: set[int | None] = set()
         self.is_in_circles = False
         for each in self.shape.foreign_keys:
@@ -113,7 +112,7 @@ class TableWriter:
 
     def links(self, writers: Mapping[str, TableWriter]) -> Links:
         """What its rows need of those of its own and other tables."""
-        others = {name.casefold(): each for name, each in writers.items()}
+        others = {each.shape.folded: each for each in writers.values()}
         references = []
         for each in self.shape.foreign_keys:
             parent = others.get(each.parent.casefold())
@@ -178,7 +177,7 @@ def in_order(tables: Sequence[str], writers: Mapping[str, TableWriter]) -> list[
         for name, writer in writers.items():
             keys = [each for each in writer.shape.foreign_keys if not needed or writer.free_of(each.columns) is None]
             folded = {each.parent.casefold() for each in keys}
-            found[name] = [each for each in writers if each.casefold() in folded]
+            found[name] = [each for each, other in writers.items() if other.shape.folded in folded]
         return found
 
     order = parents_first([each for each in tables if each in writers], parents(needed=False))

@@ -225,6 +225,13 @@ class TargetTable:
     """All foreign keys that refer to it, also those of other tables."""
     is_lenient: bool = False
     """Whether a constraint of it may do something else than turn a row away, unless a statement says not to."""
+    called: str = ""
+    """What foreign keys call it, where that may be another name."""
+
+    @property
+    def folded(self) -> str:
+        """What foreign keys call it, in lower case."""
+        return (self.called or self.name).casefold()
 
     @property
     def is_acted_on(self) -> bool:
