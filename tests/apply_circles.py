@@ -108,6 +108,25 @@ def test_a_restart_empties_and_copies_a_circle(rig: Rig) -> None:
     assert rig.equal() and rig.there("parts") == [(10, 1, 1)]
 
 
+@pytest.mark.parametrize("tables", [("teams", "people"), ("people", "teams")])
+def test_a_circle_of_tables_is_emptied_and_copied_by_the_column_that_may_be_null(rig: Rig, tables: tuple[str]) -> None:
+    """Whichever table is named first; a key that does not say what it refers to means the primary key."""
+    rig.db.sql("CREATE TABLE teams (id BIGINT PRIMARY KEY, lead BIGINT)")
+    rig.db.sql("CREATE TABLE people (id BIGINT PRIMARY KEY, team BIGINT)")
+    rig.at_target(
+        "CREATE TABLE teams (id BIGINT PRIMARY KEY, lead BIGINT)",
+        "CREATE TABLE people (id BIGINT PRIMARY KEY, team BIGINT NOT NULL REFERENCES teams)",
+    )
+    if rig.kind == "postgresql":
+        rig.at_target("ALTER TABLE teams ADD FOREIGN KEY (lead) REFERENCES people")
+    with rig.db.transaction() as txn:
+        txn.insert("teams", [(1, 11), (2, 12)])
+        txn.insert("people", [(11, 1), (12, 2)])
+    for _ in range(2):
+        rig.apply(*tables, restart=True)
+        assert rig.equal()
+
+
 @pytest.mark.parametrize("when", ["copied", "applied"])
 def test_what_refers_to_nothing_is_a_conflict_among_rows_in_circles(rig: Rig, when: str) -> None:
     """Nothing stays half done: with `stop` nothing comes, with `skip` all the others do."""

@@ -167,6 +167,45 @@ def test_a_restart_takes_columns_of_another_database_by_their_names(
     assert rig.there("SELECT id, theirs, ours FROM t") == [(1, None, "x")]
 
 
+# -- names with dots -------------------------------------------------------------------------------------------------
+
+
+def test_tables_and_indexes_of_others_may_have_dots_in_their_names(rig: Rig) -> None:
+    """What refers to a table of ours, or only is there, has the names that somebody has given it."""
+    rig.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v STRING)")
+    rig.at_target(
+        "CREATE TABLE t (id BIGINT PRIMARY KEY, v TEXT)",
+        'CREATE UNIQUE INDEX "t.v" ON t (v)',
+        'CREATE TABLE "other.one" (id BIGINT PRIMARY KEY, t BIGINT REFERENCES t DEFERRABLE INITIALLY DEFERRED)',
+    )
+    rig.db.insert("t", [(1, "a"), (2, "b")])
+    rig.apply()
+    rig.at_target('INSERT INTO "other.one" VALUES (1, 1)')
+    rig.db.delete("t", [1, 2])
+    done = rig.apply(policy="skip")
+    assert [each.key for each in done.conflicts] == [{"id": 1}] and "other.one" in done.conflicts[0].what
+    assert rig.there("t") == [(1, "a")]
+
+
+def test_a_dot_in_a_name_is_that_of_a_schema_where_there_are_schemas(rig: Rig) -> None:
+    """As in what is captured from PostgreSQL; in a file it is a part of the name."""
+    rig.db.sql("CREATE TABLE `shop.t` (id BIGINT PRIMARY KEY, v STRING)")
+    there = '"shop.t"'
+    if rig.kind == "postgresql":
+        rig.at_target("CREATE SCHEMA shop")
+        there = "shop.t"
+    rig.db.insert("shop.t", [(1, "a"), (2, "b")])
+    rig.apply()
+    rig.db.sql("ALTER TABLE `shop.t` ADD COLUMN n BIGINT")
+    rig.db.upsert("shop.t", [(1, "c", 3)])
+    rig.db.delete("shop.t", [2])
+    rig.apply()
+    assert rig.there(f"SELECT * FROM {there}") == [(1, "c", 3)]
+    rig.at_target(f"DELETE FROM {there}")
+    rig.apply(restart=True)
+    assert rig.there(f"SELECT * FROM {there}") == [(1, "c", 3)]
+
+
 # -- two at once -----------------------------------------------------------------------------------------------------
 
 

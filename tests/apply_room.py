@@ -366,3 +366,25 @@ def test_one_broken_row_among_many_is_found_in_few_statements(rig: Rig, calls: l
     assert [each.key for each in rig.apply(policy="skip").conflicts] == [{"id": 700}]
     assert len(rig.there("t")) == 999
     assert len(calls) < 60
+
+
+# -- what is made at the target meanwhile ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["stop", "overwrite", "skip"])
+def test_a_constraint_that_is_made_while_one_follows_is_known(rig: Rig, policy: str) -> None:
+    """What was known of the target's tables may be old: they are looked at again before anything is a conflict."""
+    rig.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, name STRING)")
+    rig.db.insert("t", [(1, "a"), (2, "b")])
+    with rig.apply(policy=policy, follow=True) as following:
+        for name in ("x", "y"):
+            with rig.db.transaction() as txn:
+                txn.upsert("t", [(3, name)])
+            following.wait_for(txn.commit_timestamp)
+            if name == "x":
+                rig.at_target("CREATE UNIQUE INDEX names ON t (name)")
+                with rig.db.transaction() as txn:
+                    txn.upsert("t", [(1, "b"), (2, "a")])
+                following.wait_for(txn.commit_timestamp)
+        assert following.done.conflicts == 0
+    assert rig.equal()

@@ -49,6 +49,20 @@ def test_a_session_that_the_server_has_ended_is_asked_for_anew(rig: Rig, is_many
     target.close()
 
 
+def test_a_session_that_was_ended_is_no_reason_to_warn(rig: Rig) -> None:
+    """That nobody can say where a change comes from is said of a server, and not of a connection that is lost."""
+    target = open_target(rig.url)
+    try:
+        ((pid,),) = target.run("SELECT pg_backend_pid()")
+        rig.there(f"SELECT pg_terminate_backend({pid})")
+        eventually(lambda: rig.there(f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid}") == [])
+        with pytest.raises(Unavailable):
+            target.mark_origin("tidegate:1", "n")
+        assert not target.unsaid
+    finally:
+        target.close()
+
+
 def test_who_follows_gets_over_a_server_that_ends_idle_transactions(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The way back: what was asked for within a chunk took too long, once; the chunk comes whole after all."""
     from tidegate.capture import apply_rows

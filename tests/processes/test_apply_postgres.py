@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from apply_actions import *  # noqa: F403
@@ -91,6 +92,32 @@ def test_values_of_every_type_arrive_and_are_compared(rig: Rig) -> None:
     assert rig.there("all_types") == []
 
 
+def test_a_time_that_python_does_not_know_is_left_to_the_server(rig: Rig) -> None:
+    """Arrow's times go further than Python's years 1 to 9999; the server's do, too, though not as far."""
+    rig.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, at TIMESTAMP, day DATE)")
+    at, day = pa.array([2**58, 0, None], pa.timestamp("us", tz="UTC")), pa.array([0, 4_000_000, 2**25], pa.date32())
+    rig.db.insert("t", pa.table({"id": [1, 2, 3], "at": at, "day": day}))
+    assert [each.key for each in rig.apply(policy="skip").conflicts] == [{"id": 3}]
+    assert rig.there("SELECT id, at::text, day::text FROM t") == [
+        (1, "11103-08-29 17:22:31.711744+00", "1970-01-01"),
+        (2, "1970-01-01 00:00:00+00", "12921-08-18"),
+    ]
+
+
+def test_an_identity_that_takes_no_other_value_is_refused_unless_it_is_the_key(rig: Rig) -> None:
+    """A key does not change; any other column may."""
+    rig.db.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, n BIGINT)")
+    rig.at_target("CREATE TABLE t (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, n bigint)")
+    rig.db.insert("t", [(1, 5)])
+    rig.apply()
+    rig.db.upsert("t", [(1, 6)])
+    rig.apply()
+    assert rig.equal()
+    rig.at_target("DROP TABLE t", "CREATE TABLE t (id bigint PRIMARY KEY, n bigint GENERATED ALWAYS AS IDENTITY)")
+    with pytest.raises(InvalidArgument, match=r"column 'n' of table 't' is GENERATED ALWAYS AS IDENTITY.*BY DEFAULT"):
+        rig.apply(restart=True)
+
+
 def test_a_table_may_have_postgresqls_own_types(rig: Rig) -> None:
     """What is text or a number here fits what it is there; lengths are checked, never cut."""
     rig.db.sql(
@@ -133,6 +160,24 @@ def test_what_has_a_schema_is_found_by_it(rig: Rig) -> None:
     rig.db.insert("t", [(1,)])
     rig.db.apply("t", rig.url + "&options=-csearch_path%3Dshop")
     assert rig.there("shop.t") == [(1,)]
+
+
+def test_tables_that_are_named_with_their_schema_know_of_each_other(rig: Rig) -> None:
+    """The server leaves out of a name the schema that it finds a table in by itself."""
+    rig.db.sql("CREATE TABLE `public.parent` (id BIGINT PRIMARY KEY, child BIGINT)")
+    rig.db.sql("CREATE TABLE `public.child` (id BIGINT PRIMARY KEY, parent BIGINT)")
+    rig.at_target(
+        "CREATE TABLE parent (id bigint PRIMARY KEY, child bigint)",
+        "CREATE TABLE child (id bigint PRIMARY KEY, parent bigint NOT NULL REFERENCES parent ON DELETE CASCADE)",
+        "ALTER TABLE parent ADD FOREIGN KEY (child) REFERENCES child",
+    )
+    for each in (1, 2):
+        with rig.db.transaction() as txn:
+            txn.insert("public.parent", [(each, each)])
+            txn.insert("public.child", [(each, each)])
+        rig.apply("public.child", "public.parent")
+    rig.apply("public.child", "public.parent", restart=True)
+    assert rig.there("parent") == rig.there("child") == [(1, 1), (2, 2)]
 
 
 # -- constraints -----------------------------------------------------------------------------------------------------
@@ -328,6 +373,20 @@ def test_names_may_look_like_marks_of_values(rig: Rig) -> None:
     rig.db.delete("t", [1])
     rig.apply()
     assert rig.equal()
+
+
+def test_a_name_there_may_differ_by_case_and_look_like_a_mark(rig: Rig) -> None:
+    """Where rows are left out, too: they are asked for by the names that the target has."""
+    rig.db.sql("CREATE TABLE t (`Id%s` BIGINT PRIMARY KEY, `Of` BIGINT)")
+    rig.at_target('CREATE TABLE t ("id%s" bigint PRIMARY KEY, of bigint REFERENCES t DEFERRABLE)')
+    rig.db.insert("t", [(1, None), (2, 1), (3, 99)])
+    assert [each.key for each in rig.apply(policy="skip").conflicts] == [{"Id%s": 3}]
+    rig.at_target("CREATE TABLE other (t bigint REFERENCES t DEFERRABLE)", "INSERT INTO other VALUES (2)")
+    with rig.db.transaction() as txn:
+        txn.delete("t", [2])
+        txn.upsert("t", [(4, 77), (5, 1)])
+    assert sorted(each.key["Id%s"] for each in rig.apply(policy="skip").conflicts) == [2, 4]
+    assert rig.there("t") == [(1, None), (2, 1), (5, 1)]
 
 
 def test_names_that_would_be_cut_off_are_refused(rig: Rig) -> None:

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal
 
 from tidegate.capture.applied import Applied
@@ -25,8 +24,8 @@ from tidegate.capture.apply_origin import applied_by, first_of, has_come_round, 
 from tidegate.capture.apply_rows import Before, Parts
 from tidegate.capture.filling import Filling
 from tidegate.capture.target import ApplyConflict, Conflict, State, Target, Violation, Written, open_target
-from tidegate.capture.target_tables import TableWriter, check_is_apart, fit, renew, state_of
-from tidegate.cdc.apply_plan import Chunk, cut, parents_first
+from tidegate.capture.target_tables import TableWriter, check_is_apart, fit, in_order, renew, state_of
+from tidegate.cdc.apply_plan import cut_by_place
 from tidegate.clock.timestamp import Timestamp
 from tidegate.database.read_gate import ReadAsk, ReadPlace
 from tidegate.errors import InvalidArgument, NotFound, Truncated
@@ -86,6 +85,8 @@ class Applier:
         self._feed: LogFeed | None = None
         self._writers: dict[str, TableWriter] = {}
         self._order: list[str] = []
+        self._is_old = False
+        """Whether the writers are of an earlier call: the target's tables may have other constraints by now."""
 
     # -- the whole -------------------------------------------------------------------------------------------------
 
@@ -97,6 +98,7 @@ class Applier:
         try:
             place = self._cut(self._tables)
             target = self._open()
+            self._is_old = bool(self._writers)
             if self._state is not None and self._state.position > place.at:
                 place = self._cut(self._tables)  # Somebody else may have come further under this name meanwhile.
             self._begin(target, place)
@@ -320,13 +322,9 @@ class Applier:
                 state.tables[name] = state_of(tables[name].id, self._writers[name], known)
                 changed = True
         if changed:
-            references = {
-                name: [each for each in self._writers if each.casefold() in _folded(writer.shape.references)]
-                for name, writer in self._writers.items()
-            }
-            self._order = parents_first([each for each in self._tables if each in self._writers], references)
+            self._order = in_order(self._tables, self._writers)
             for writer in self._writers.values():
-                writer.loosen(self._order)
+                writer.loosen([self._writers[each] for each in self._order])
 
     def _the_state(self) -> State:
         if self._state is None:
@@ -357,7 +355,7 @@ class Applier:
         firsts = [self._first(window, time) for time in window.times.tolist()]
         left_out = [self._is_left_out(target, window, time) for time in window.times.tolist()]
         before = Before(self._db, self.writer, tables, window, 2 * WINDOW_ROWS) if self._policy != "overwrite" else None
-        for chunk in _cut(window.rows.tolist(), left_out, firsts, self._chunk_rows):
+        for chunk in cut_by_place(window.rows.tolist(), left_out, firsts, self._chunk_rows):
             times = window.times[chunk.first : chunk.end].tolist()
             is_last = chunk.end == len(window.times)
             if chunk.is_left_out:
@@ -384,11 +382,12 @@ class Applier:
         """
         times = window.times[first:end].tolist()
         upto = window.upto if end == len(window.times) else None
+        is_old = self._is_old
         try:
             size = len(times), int(window.rows[first:end].sum())
             self._chunk(target, tables, window, times[0], times[-1], upto, before, size)
         except ApplyConflict:
-            if len(times) == 1:
+            if len(times) == 1 and not is_old:
                 raise
             step = (len(times) + 1) // 2 if self._policy == "skip" else 1
             for each in range(first, end, step):
@@ -449,6 +448,8 @@ class Applier:
             parts = Parts(self.writer, window, first, last, before)
             writer = ChunkWriter(target, policy, self._order, self._writers)
             skipped = writer.write(parts.of, Timestamp(last), is_checked=how == "looked at", in_turn=how != "put off")
+            if skipped and self._is_old:
+                raise _LookAgain
             target.commit()
         except Violation as violation:
             if is_skipping and how in _NEXT:
@@ -460,6 +461,11 @@ class Applier:
             target.rollback()
             self._restore(target)
             raise error from violation
+        except _LookAgain:
+            target.rollback()
+            self._restore(target)
+            self._chunk(target, tables, window, first, last, upto, before, size, how=how)
+            return
         except ApplyConflict:
             target.rollback()
             self._restore(target)
@@ -474,22 +480,12 @@ class Applier:
         """After a rollback: what was added to tables is gone with it, and is to be looked at again."""
         self._state = target.state(self._name)
         self._writers.clear()
+        self._is_old = False
 
     def writer(self, table: str) -> TableWriter:
         """Ordering: within a transaction of the target that has made it fit."""
         return self._writers[table]
 
 
-def _cut(rows: Sequence[int], left_out: Sequence[bool], firsts: Sequence[str | None], chunk_rows: int) -> list[Chunk]:
-    """As `cut`; those that are together in a chunk first happened at one place."""
-    found: list[Chunk] = []
-    for _, places in groupby(range(len(rows)), key=firsts.__getitem__):
-        run = list(places)
-        begin, end = run[0], run[-1] + 1
-        for each in cut(rows[begin:end], left_out[begin:end], chunk_rows):
-            found.append(Chunk(begin + each.first, begin + each.end, each.is_left_out))
-    return found
-
-
-def _folded(names: Iterable[str]) -> set[str]:
-    return {each.casefold() for each in names}
+class _LookAgain(Exception):
+    """Rows were left out, by what an earlier call knew of the target's tables."""

@@ -252,6 +252,11 @@ def make(
         raise InvalidArgument(f"chunk_rows is a number above 0, not {chunk_rows!r}")
     if start not in ("snapshot", "now") and not isinstance(start, Timestamp):
         raise InvalidArgument(f"start is 'snapshot', 'now' or a Timestamp, not {start!r}")
+    if restart and start != "snapshot":
+        raise InvalidArgument(
+            f"restart replaces the rows there by those here, and start={str(start)!r} says to copy none: leave one of"
+            f" them out; another name=... begins where start says, and leaves the rows that are there"
+        )
     chosen = name or f"tidegate:{db.id.hex()}"
     applier = Applier(db, tables, to, name=chosen, policy=policy, chunk_rows=chunk_rows, start=start, restart=restart)
     return Applying(db, applier, to, chosen)

@@ -13,7 +13,7 @@ from tidegate.capture.references import References
 from tidegate.capture.taking_out import TakingOut
 from tidegate.capture.target import Target, Violation
 from tidegate.capture.target_tables import TableWriter
-from tidegate.cdc.apply_plan import Row, Work, quoted
+from tidegate.cdc.apply_plan import Row, Work
 from tidegate.clock.timestamp import Timestamp
 from tidegate.errors import InvalidArgument
 
@@ -46,10 +46,11 @@ class Filling:
 
     def clear(self) -> None:
         """Empty the tables. Raises: `InvalidArgument` when rows of others would go with theirs."""
-        ours = {name.casefold() for name in self._order}
+        ours = {self._writers[name].shape.folded for name in self._order}
         for name in self._order:
             for other in sorted(self._writers[name].shape.dependents):
-                if other.casefold() not in ours and self._target.run(f"SELECT 1 FROM {quoted(other)} LIMIT 1"):
+                any_row = f"SELECT 1 FROM {self._target.dialect.table(other)} LIMIT 1"
+                if other.casefold() not in ours and self._target.run(any_row):
                     raise InvalidArgument(
                         f"{self._target.shown}: table {name!r} cannot be emptied for a restart: the foreign key of"
                         f" {other!r}, which has rows and is not applied, acts on what is deleted; take it away for the"

@@ -7,10 +7,11 @@ be left out, those are looked for that are broken, and no others.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from tidegate.capture.target import Target
 from tidegate.capture.target_tables import TableWriter
-from tidegate.cdc.apply_plan import Child, ForeignKey, Row, column_quoted, quoted
+from tidegate.cdc.apply_plan import Child, ForeignKey, Row, quoted
 
 
 class References:
@@ -18,7 +19,8 @@ class References:
 
     def __init__(self, target: Target, writers: Mapping[str, TableWriter]) -> None:
         self._target = target
-        self._writers = {name.casefold(): each for name, each in writers.items()}
+        self._table: Final = target.dialect.table
+        self._writers = {each.shape.folded: each for each in writers.values()}
 
     def broken(self, writer: TableWriter, key: Row) -> str:
         """What a row refers to that is not there, for a message; empty when all of it is, or the row is not."""
@@ -42,7 +44,7 @@ class References:
 
     def all_broken(self, writer: TableWriter) -> list[Row]:
         """The keys of all rows that refer to what is not there."""
-        keys = ", ".join(f"o.{column_quoted(writer.names[at])}" for at in writer.key)
+        keys = ", ".join(f"o.{quoted(writer.there[at].name)}" for at in writer.key)
         found: dict[Row, None] = {}
         for each in writer.shape.foreign_keys:
             sql = self._lacking(writer, each).replace("SELECT 1", f"SELECT {keys}", 1)
@@ -55,15 +57,14 @@ class References:
         for each in writer.shape.children:
             child = self._writers.get(each.table.casefold())
             has_key = child is not None and bool(child.key)
-            keys = [column_quoted(child.names[at]) for at in child.key] if child is not None and has_key else []
+            keys = [quoted(child.there[at].name) for at in child.key] if child is not None and has_key else []
             listed = ", ".join(f"c.{name}" for name in keys) or "1"
-            same = " AND ".join(f"c.{column_quoted(a)} = o.{column_quoted(b)}" for a, b in _pairs(each))
+            same = " AND ".join(f"c.{quoted(a)} = o.{quoted(b)}" for a, b in _pairs(each))
             if child is writer and keys:
                 same += " AND NOT (" + " AND ".join(f"c.{name} = o.{name}" for name in keys) + ")"
-            where = " AND ".join(f"o.{column_quoted(writer.names[at])} = {self._mark(writer, at)}" for at in writer.key)
-            sql = self._escaped(
-                f"SELECT {listed} FROM {quoted(each.table)} AS c JOIN {quoted(writer.shape.name)} AS o ON {same}"
-            )
+            where = " AND ".join(self._is_key(writer, at) for at in writer.key)
+            tables = f"{self._table(each.table)} AS c JOIN {self._table(writer.shape.name)} AS o"
+            sql = self._escaped(f"SELECT {listed} FROM {tables} ON {same}")
             for row in self._target.run(f"{sql} WHERE {where}", key):
                 found.append((each, child if has_key else None, tuple(row)))
         return found
@@ -75,31 +76,30 @@ class References:
             if values is None:
                 continue
             mark = self._target.dialect.mark
-            refers = " AND ".join(f"c.{column_quoted(name)} = {mark}" for name in each.columns)
-            has = " AND ".join(f"p.{column_quoted(b)} = c.{column_quoted(a)}" for a, b in _pairs(each))
-            sql = self._escaped(f"SELECT 1 FROM {quoted(each.table)} AS c WHERE ")
+            refers = " AND ".join(f"c.{self._escaped(quoted(name))} = {mark}" for name in each.columns)
+            has = " AND ".join(f"p.{quoted(b)} = c.{quoted(a)}" for a, b in _pairs(each))
+            sql = self._escaped(f"SELECT 1 FROM {self._table(each.table)} AS c WHERE ")
             gone = self._escaped(
-                f" AND NOT EXISTS (SELECT 1 FROM {quoted(writer.shape.name)} AS p WHERE {has}) LIMIT 1"
+                f" AND NOT EXISTS (SELECT 1 FROM {self._table(writer.shape.name)} AS p WHERE {has}) LIMIT 1"
             )
             if self._target.run(f"{sql}{refers}{gone}", values):
                 return f"foreign key: rows of {each.table!r} refer to it"
         return ""
 
-    def _mark(self, writer: TableWriter, at: int) -> str:
-        column = writer.shape.column(writer.names[at])
-        mark = self._target.dialect.mark
-        return f"{mark}::{column.exact_type}" if column is not None and column.exact_type else mark
+    def _is_key(self, writer: TableWriter, at: int) -> str:
+        there, mark = writer.there[at], self._target.dialect.mark
+        cast = f"::{self._escaped(there.exact_type)}" if there.exact_type else ""
+        return f"o.{self._escaped(quoted(there.name))} = {mark}{cast}"
 
     def _escaped(self, sql: str) -> str:
         return self._target.dialect.escape(sql)
 
-    @staticmethod
-    def _lacking(writer: TableWriter, each: ForeignKey) -> str:
-        given = " AND ".join(f"o.{column_quoted(name)} IS NOT NULL" for name in each.columns)
-        has = " AND ".join(f"p.{column_quoted(b)} = o.{column_quoted(a)}" for a, b in _pairs(each))
+    def _lacking(self, writer: TableWriter, each: ForeignKey) -> str:
+        given = " AND ".join(f"o.{quoted(name)} IS NOT NULL" for name in each.columns)
+        has = " AND ".join(f"p.{quoted(b)} = o.{quoted(a)}" for a, b in _pairs(each))
         return (
-            f"SELECT 1 FROM {quoted(writer.shape.name)} AS o WHERE {given}"
-            f" AND NOT EXISTS (SELECT 1 FROM {quoted(each.parent)} AS p WHERE {has})"
+            f"SELECT 1 FROM {self._table(writer.shape.name)} AS o WHERE {given}"
+            f" AND NOT EXISTS (SELECT 1 FROM {self._table(each.parent)} AS p WHERE {has})"
         )
 
 

@@ -29,7 +29,6 @@ from tidegate.cdc.apply_plan import (
     Row,
     TargetColumn,
     TargetTable,
-    quoted,
 )
 from tidegate.errors import DiskFull, InvalidArgument, StorageFailed, Unavailable
 
@@ -71,7 +70,8 @@ _COLUMNS: Final = """
            CASE WHEN t.typname IN ('bpchar', 'varchar', 'bit', 'varbit')
                 THEN quote_ident(n.nspname) || '.' || quote_ident(t.typname)
                 ELSE format_type(a.atttypid, a.atttypmod) END,
-           NOT a.attnotnull, a.atthasdef OR a.attidentity <> '', a.attgenerated <> ''
+           NOT a.attnotnull, a.atthasdef OR a.attidentity <> '', a.attgenerated <> '',
+           a.attidentity = 'a'
     FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid JOIN pg_namespace n ON n.oid = t.typnamespace
     WHERE a.attrelid = %s::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
@@ -83,7 +83,13 @@ _KEYS: Final = """
     WHERE i.indrelid = %s::oid AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL
     ORDER BY NOT i.indisprimary
 """
-_NAMED: Final = "CASE WHEN pg_table_is_visible(o.oid) THEN '' ELSE n.nspname || '.' END || o.relname"
+_NAMED: Final = """
+    CASE WHEN n.nspname || o.relname ~ '[."]'
+         THEN '"' || replace(n.nspname, '"', '""') || '"."' || replace(o.relname, '"', '""') || '"'
+         ELSE CASE WHEN pg_table_is_visible(o.oid) THEN '' ELSE n.nspname || '.' END || o.relname END
+"""
+"""As `Dialect.table` takes it."""
+_CALLED: Final = f"SELECT {_NAMED} FROM pg_class o JOIN pg_namespace n ON n.oid = o.relnamespace WHERE o.oid = %s::oid"
 _OWN_AND_PARENTS: Final = """
     ARRAY(SELECT a.attname::text FROM unnest(c.conkey) WITH ORDINALITY AS k (number, place)
           JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.number ORDER BY k.place),
@@ -157,6 +163,7 @@ class PostgresTarget(Target):
         except psycopg.Error as error:
             raise self._unreachable(error) from error
         logging.getLogger("psycopg").addFilter(_is_news)
+        self._version: Final = self._connection.info.server_version  # A connection that is lost says 0.
         self._marked: str | None = None
         """The origin that was asked for last."""
         self._has_mark = False
@@ -188,7 +195,7 @@ class PostgresTarget(Target):
 
     def _may_say(self) -> bool:
         """Whether a transaction can say by a message where it comes from."""
-        if self._connection.info.server_version < _MESSAGES_SINCE:
+        if self._version < _MESSAGES_SINCE:
             return False
         ((may,),) = self.run(_MAY_SAY)
         return bool(may)
@@ -323,9 +330,10 @@ class PostgresTarget(Target):
     # -- tables ----------------------------------------------------------------------------------------------------
 
     def shape(self, table: str) -> TargetTable | None:
-        ((oid,),) = self.run("SELECT to_regclass(%s)::oid", (quoted(table),))
+        ((oid,),) = self.run("SELECT to_regclass(%s)::oid", (self.dialect.table(table),))
         if oid is None:
             return None
+        ((called,),) = self.run(_CALLED, (oid,))
         keys = self.run(_KEYS, (oid,))
         parents = self.run(_PARENTS, (oid,))
         children = self.run(_CHILDREN, (oid,))
@@ -339,13 +347,15 @@ class PostgresTarget(Target):
             any(is_acting for _, is_acting, *_ in parents),
             tuple(frozenset(names) for names, is_immediate in keys if not is_immediate),
             tuple(Child(str(name), tuple(own), tuple(theirs)) for name, _, _, own, theirs in children),
+            called=str(called),
         )
 
     def is_one(self, table: str, other: str) -> bool:
         """Names that differ by case are different ones, and a schema may be in the search path."""
         if table.rpartition(".")[2] != other.rpartition(".")[2]:
             return False
-        ((same,),) = self.run("SELECT to_regclass(%s) = to_regclass(%s)", (quoted(table), quoted(other)))
+        names = tuple(map(self.dialect.table, (table, other)))
+        ((same,),) = self.run("SELECT to_regclass(%s) = to_regclass(%s)", names)
         return bool(same)
 
     def column_type(self, type: pa.DataType) -> str:

@@ -8,6 +8,7 @@ records its changes, what is applied is recorded, too: for captures of the file 
 from __future__ import annotations
 
 import math
+import re
 import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
@@ -30,6 +31,9 @@ _KINDS: Final = ("sqlite", "turso")
 _LONGEST_S: Final = 1_000_000
 USUAL_LOG: Final = "turso_cdc"
 _TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table'"
+_SQL: Final = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ? COLLATE NOCASE"
+_LENIENT: Final = re.compile(r"\bON\s+CONFLICT\s+(REPLACE|IGNORE|FAIL|ROLLBACK)\b", re.IGNORECASE)
+"""What a constraint says that replaces rows, or leaves them out."""
 _ACTS: Final = ("CASCADE", "SET NULL", "SET DEFAULT")
 _FULL: Final = ("disk is full", "no space left", "storagefull", "quotaexceeded", "filetoolarge")
 """What Turso says when there is no room, or a file may not grow: by the names of the errors of its language."""
@@ -194,8 +198,18 @@ class SqliteTarget(Target):
         text = str(error)
         low = text.lower()
         if isinstance(error, self._integrity) or "constraint failed" in low:
+            if not getattr(self._connection, "in_transaction", True):
+                return TargetRefused(
+                    f"{self.shown}: {text}; a trigger has rolled the whole transaction back, and so the row is not"
+                    f" known: let it RAISE(ABORT, ...). Nothing of the chunk was applied"
+                )
             is_unique = "unique" in low or "primary key" in low
             return Violation(text, is_unique=is_unique, is_reference="foreign key" in low)
+        if "foreign key mismatch" in low or "no such table: main." in low:  # Else a table is named without the file.
+            return InvalidArgument(
+                f"{self.shown}: {text}; a foreign key refers to what is not there, or not unique: mend it, or leave"
+                f" foreign keys to others with ?foreign_keys=off"
+            )
         if "no such table" in low or "no such column" in low or "has no column" in low:
             return InvalidArgument(
                 f"{self.shown}: {text}; it was there before: put it back, or start anew with restart=True"
@@ -267,6 +281,7 @@ class SqliteTarget(Target):
                 Child(other, tuple(each.own for each in parts), tuple(each.column for each in parts))
                 for other, parts in children
             ),
+            is_lenient=any(_LENIENT.search(str(sql)) for (sql,) in self.run(_SQL, (table,))),
         )
 
     def _foreign_keys(self, table: str) -> list[_Reference]:
@@ -276,7 +291,7 @@ class SqliteTarget(Target):
                 int(number),
                 str(parent),
                 str(own),
-                self._key_column(str(parent), place) if to is None else str(to),
+                str(to) if to else self._key_column(str(parent), place),
                 str(on_update).upper(),
                 str(on_delete).upper(),
             )
@@ -284,7 +299,7 @@ class SqliteTarget(Target):
         ]
 
     def _key_column(self, table: str, place: int) -> str:
-        """What a foreign key refers to that does not say it: that column of the primary key."""
+        """What a foreign key refers to that does not say it (NULL, or nothing): that column of the primary key."""
         key = sorted((each[5], str(each[1])) for each in self.run(f"PRAGMA table_xinfo({quoted(table)})") if each[5])
         return key[place][1] if place < len(key) else ""
 

@@ -33,11 +33,28 @@ def for_sqlite(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def for_postgres(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """As psycopg takes them: arrays of simple values as lists, other nested ones as JSON."""
+    """As psycopg takes them: arrays of simple values as lists, other nested ones as JSON.
+
+    A time of a year that Python does not know is its text: the database says whether it has such a value.
+    """
     kind = column.type
     if pa.types.is_nested(kind) and not is_simple_list(kind):
         return as_json(column)
-    return _list(column)
+    try:
+        return _list(column)
+    except (OverflowError, ValueError):
+        if not pa.types.is_temporal(kind):
+            raise
+    return [_time(each) for each in column]
+
+
+def _time(value: pa.Scalar[Any]) -> Any:
+    """As Python has it, or its text."""
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
+        plain = value.cast(pa.timestamp("us")) if pa.types.is_timestamp(value.type) else value
+        return plain.cast(pa.string()).as_py()
 
 
 def is_simple_list(kind: pa.DataType) -> bool:

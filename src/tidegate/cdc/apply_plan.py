@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 Row = tuple[Any, ...]
@@ -53,6 +54,19 @@ def cut(rows: Sequence[int], left_out: Sequence[bool], chunk_rows: int) -> list[
             first, count = at + 1, 0
     if first < len(rows):
         found.append(Chunk(first, len(rows)))
+    return found
+
+
+def cut_by_place(
+    rows: Sequence[int], left_out: Sequence[bool], firsts: Sequence[str | None], chunk_rows: int
+) -> list[Chunk]:
+    """As `cut`; those that are together in a chunk first happened at one place."""
+    found: list[Chunk] = []
+    for _, places in groupby(range(len(rows)), key=firsts.__getitem__):
+        run = list(places)
+        begin, end = run[0], run[-1] + 1
+        for each in cut(rows[begin:end], left_out[begin:end], chunk_rows):
+            found.append(Chunk(begin + each.first, begin + each.end, each.is_left_out))
     return found
 
 
@@ -138,6 +152,14 @@ class Dialect:
     """What compares NULL-safely."""
     overriding: str = ""
     """What lets values be given for columns that the database would fill by itself."""
+    has_schemas: bool = False
+    """Whether a dot in the name of a table stands behind that of its schema; else it is part of the name."""
+
+    def table(self, name: str) -> str:
+        """A table's name as SQL has it. One that begins with a quote is quoted: its dots are part of it."""
+        if not self.has_schemas:
+            return quoted(name)
+        return name if name.startswith('"') else ".".join(map(quoted, name.split(".")))
 
     def escape(self, text: str) -> str:
         """A name in a statement that has values: what looks like the mark of one is none."""
@@ -145,7 +167,7 @@ class Dialect:
 
 
 SQLITE: Final = Dialect("?", "IS")
-POSTGRES: Final = Dialect("%s", "IS NOT DISTINCT FROM", " OVERRIDING SYSTEM VALUE")
+POSTGRES: Final = Dialect("%s", "IS NOT DISTINCT FROM", " OVERRIDING SYSTEM VALUE", has_schemas=True)
 
 
 class TargetColumn(NamedTuple):
@@ -159,6 +181,8 @@ class TargetColumn(NamedTuple):
     is_nullable: bool = True
     has_default: bool = False
     is_generated: bool = False
+    is_fixed: bool = False
+    """Whether it takes a value when its row comes, and no other one later."""
 
 
 class ForeignKey(NamedTuple):
@@ -199,11 +223,15 @@ class TargetTable:
     """The columns of each unique constraint that may be checked at the end of a transaction."""
     children: tuple[Child, ...] = ()
     """All foreign keys that refer to it, also those of other tables."""
+    is_lenient: bool = False
+    """Whether a constraint of it may do something else than turn a row away, unless a statement says not to."""
+    called: str = ""
+    """What foreign keys call it, where that may be another name."""
 
     @property
-    def references(self) -> frozenset[str]:
-        """The tables that its foreign keys name."""
-        return frozenset(each.parent for each in self.foreign_keys)
+    def folded(self) -> str:
+        """What foreign keys call it, in lower case."""
+        return (self.called or self.name).casefold()
 
     @property
     def is_acted_on(self) -> bool:
@@ -216,25 +244,29 @@ class TargetTable:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL has it; one with a schema in two parts."""
-    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
-
-
-def column_quoted(name: str) -> str:
+    """A name as SQL has it; that of a table says `Dialect.table`."""
     return '"' + name.replace('"', '""') + '"'
 
 
 class Statements:
     """The statements for one table. Rows are tuples in the order of `columns`, keys in that of `key`."""
 
-    def __init__(self, dialect: Dialect, table: str, columns: Sequence[TargetColumn], key: Sequence[int]) -> None:
-        """`key` are places among the columns; none in a table that only grows."""
+    def __init__(
+        self,
+        dialect: Dialect,
+        table: str,
+        columns: Sequence[TargetColumn],
+        key: Sequence[int],
+        *,
+        is_lenient: bool = False,
+    ) -> None:
+        """`key` are places among the columns; none in a table that only grows. `is_lenient` as `TargetTable` has it."""
         self._key = tuple(key)
         self._rest = tuple(at for at in range(len(columns)) if at not in self._key)
         self._escape = dialect.escape
-        self._plain, self._columns = quoted(table), [each.name for each in columns]
-        name = dialect.escape(quoted(table))
-        names = [dialect.escape(column_quoted(each.name)) for each in columns]
+        self._plain, self._columns = dialect.table(table), [each.name for each in columns]
+        name = dialect.escape(self._plain)
+        names = [dialect.escape(quoted(each.name)) for each in columns]
         types = [dialect.escape(each.type) for each in columns]
         exact_types = [dialect.escape(each.exact_type) for each in columns]
         marks = [_cast(dialect.mark, each) for each in types]
@@ -257,13 +289,16 @@ class Statements:
         self._table, self._names, self._marks = name, names, marks
         self.where, self._unchanged = where, unchanged
         self._some: dict[tuple[tuple[int, ...], bool], str] = {}
-        self.insert = f"INSERT INTO {name} ({listed}){dialect.overriding} VALUES ({', '.join(marks)})"
+        # Triggers would have to obey it, too: so it is said only where it must be.
+        strictly = " OR ABORT" if is_lenient else ""
+        self._update = f"UPDATE{strictly} {name}"
+        self.insert = f"INSERT{strictly} INTO {name} ({listed}){dialect.overriding} VALUES ({', '.join(marks)})"
         conflict = ", ".join(names[at] for at in self._key)
         self.upsert = f"{self.insert} ON CONFLICT ({conflict}) DO " + (
             f"UPDATE SET {excluded}" if excluded else "NOTHING"
         )
-        self.update = f"UPDATE {name} SET {sets} WHERE {where}"
-        self.update_same = f"UPDATE {name} SET {sets} WHERE {unchanged}"
+        self.update = f"{self._update} SET {sets} WHERE {where}"
+        self.update_same = f"{self._update} SET {sets} WHERE {unchanged}"
         self.delete = f"DELETE FROM {name} WHERE {where}"
         self.delete_same = f"DELETE FROM {name} WHERE {unchanged}"
         self.select = f"SELECT {listed} FROM {name} WHERE {where}"
@@ -278,17 +313,17 @@ class Statements:
         if found is None:
             sets = ", ".join(f"{self._names[at]} = {self._marks[at]}" for at in columns)
             where = self._unchanged if is_same else self.where
-            found = self._some[columns, is_same] = f"UPDATE {self._table} SET {sets} WHERE {where}"
+            found = self._some[columns, is_same] = f"{self._update} SET {sets} WHERE {where}"
         return found
 
     def loosen_all(self, columns: Sequence[int]) -> str:
         """What makes columns of all rows NULL."""
-        sets = ", ".join(f"{column_quoted(self._columns[at])} = NULL" for at in columns)
+        sets = ", ".join(f"{quoted(self._columns[at])} = NULL" for at in columns)
         return f"UPDATE {self._plain} SET {sets}"
 
     def has_any(self, columns: Sequence[str]) -> str:
         """What finds a row, by its key, in which one of these columns has a value."""
-        some = " OR ".join(f"{self._escape(column_quoted(each))} IS NOT NULL" for each in columns)
+        some = " OR ".join(f"{self._escape(quoted(each))} IS NOT NULL" for each in columns)
         return f"SELECT 1 FROM {self._table} WHERE {self.where} AND ({some})"
 
     def key_of(self, row: Row) -> Row:

@@ -51,7 +51,9 @@ class ConflictFailure(Failure):
     show_default=True,
     help="Where a new target begins: snapshot, the rows and what follows; now; or a Timestamp.",
 )
-@click.option("--restart", is_flag=True, help="Replace the tables' rows at the target, and begin anew.")
+@click.option(
+    "--restart", is_flag=True, help="Replace the tables' rows at the target by those here, and go on from there."
+)
 @click.option("--once", is_flag=True, help="Apply what is committed now and end; else go on until Ctrl-C.")
 @json_option
 def apply(

@@ -19,7 +19,7 @@ from folding import folding
 from helpers import eventually
 from tidegate import Timestamp
 from tidegate.capture import target_sqlite
-from tidegate.capture.target import ApplyConflict, TargetBusy, identity_of, open_target, without_password
+from tidegate.capture.target import ApplyConflict, TargetBusy, TargetRefused, identity_of, open_target, without_password
 from tidegate.capture.target_sqlite import SqliteTarget
 from tidegate.database import engine as engine_module
 from tidegate.errors import DiskFull, InvalidArgument, NotFound, Truncated, Unavailable
@@ -198,6 +198,19 @@ def test_what_is_no_database_is_named(sqlite_rig: Rig, tmp_path: Path) -> None:
         sqlite_rig.db.apply("t", f"sqlite:///{tmp_path}/t.db?speed=9")
 
 
+@pytest.mark.parametrize("parent", [None, "CREATE TABLE p (id INTEGER)"])
+def test_a_foreign_key_that_can_never_hold_says_what_to_do(sqlite_rig: Rig, parent: str | None) -> None:
+    """SQLite asks for nothing of what a foreign key names until it is enforced, which applications often leave out."""
+    rig = sqlite_rig
+    rig.at_target("CREATE TABLE c (id INTEGER PRIMARY KEY, p INTEGER REFERENCES p (id))", *([parent] if parent else []))
+    rig.db.sql("CREATE TABLE c (id BIGINT PRIMARY KEY, p BIGINT)")
+    rig.db.insert("c", [(1, 2)])
+    with pytest.raises(InvalidArgument, match=r"a foreign key refers to what is not there, .*foreign_keys=off"):
+        rig.apply("c", name="c")
+    rig.db.apply("c", rig.url + "&foreign_keys=off", name="c")
+    assert rig.there("c") == [(1, 2)]
+
+
 def test_foreign_keys_may_be_left_to_others(tmp_path: Path) -> None:
     """`foreign_keys=off`: as SQLite's own default."""
     path = tmp_path / "target.db"
@@ -249,6 +262,52 @@ def test_a_row_that_a_trigger_turns_away_is_a_conflict(tmp_path: Path, policy: A
             rig.apply(policy=policy)
         assert rig.there("t") == []
     rig.close()
+
+
+def made_anew(rig: Rig, *statements: str) -> None:
+    rig.at_target("DROP TABLE t", *statements, "INSERT INTO t VALUES (1, 'one')")
+
+
+def test_a_constraint_that_replaces_rows_replaces_none_in_silence(sqlite_rig: Rig) -> None:
+    """ON CONFLICT REPLACE would take a row of somebody else, and say nothing."""
+    rig = sqlite_rig
+    made_anew(
+        rig, "CREATE TABLE t (id INTEGER PRIMARY KEY ON CONFLICT REPLACE, s TEXT NOT NULL UNIQUE ON CONFLICT REPLACE)"
+    )
+    rig.at_target("INSERT INTO t VALUES (2, 'theirs'), (7, 'taken')")
+    with rig.db.transaction() as txn:
+        txn.insert("t", [(2, "ours"), (3, "taken"), (4, "x"), (5, "y")])
+    done = rig.apply(policy="skip")
+    assert sorted(each.key["id"] for each in done.conflicts) == [2, 3]
+    theirs = [(1, "one"), (2, "theirs"), (7, "taken")]
+    assert rig.there("t") == sorted([*theirs, (4, "x"), (5, "y")])
+    rig.db.upsert("t", [(4, "y"), (5, "x")])
+    assert not rig.apply().conflicts
+    assert rig.there("t") == sorted([*theirs, (4, "y"), (5, "x")])
+
+
+def test_triggers_replace_rows_where_they_say_so(sqlite_rig: Rig) -> None:
+    """What a statement says of conflicts counts for triggers, too: ours says nothing where it need not."""
+    rig = sqlite_rig
+    rig.at_target(
+        "CREATE TABLE newest (one INTEGER PRIMARY KEY, id)",
+        "CREATE TRIGGER note AFTER INSERT ON t BEGIN INSERT OR REPLACE INTO newest VALUES (1, new.id); END",
+    )
+    rig.db.insert("t", [(2, "a"), (3, "b")])
+    rig.apply()
+    assert rig.equal("t") and rig.there("newest") == [(1, 3)]
+
+
+def test_a_trigger_that_rolls_back_says_what_to_do(sqlite_rig: Rig) -> None:
+    """RAISE(ROLLBACK) ends the transaction: there is nothing left to go on with, and nothing of it is there."""
+    rig = sqlite_rig
+    rig.at_target(
+        "CREATE TRIGGER no BEFORE INSERT ON t WHEN new.s = 'bad' BEGIN SELECT RAISE(ROLLBACK, 'not here'); END"
+    )
+    rig.db.insert("t", [(2, "good"), (3, "bad"), (4, "good")])
+    with pytest.raises(TargetRefused, match=r"not here; a trigger has rolled .* back.*RAISE\(ABORT"):
+        rig.apply(policy="skip")
+    assert rig.there("t") == [(1, "one")]
 
 
 def test_a_row_that_a_trigger_puts_elsewhere_has_come(tmp_path: Path) -> None:

@@ -331,6 +331,7 @@ def test_what_a_capture_cannot_be_given_is_named(
         ({"name": 5}, "name is a text, not 5"),
         ({"chunk_rows": "x"}, "chunk_rows is a number above 0, not 'x'"),
         ({"to": "sqlite:///x.db?busy_s=abc"}, "busy_s is a number of seconds .*not 'abc'"),
+        ({"restart": True, "start": "now"}, "restart replaces the rows .* and start='now' says to copy none"),
         ({"to": "turso:///x.db?busy_s=-1"}, "busy_s is a number of seconds .*not '-1'"),
     ],
 )
