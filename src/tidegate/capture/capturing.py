@@ -8,8 +8,6 @@ no trying mends ends the capture, and `error` says why.
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +28,7 @@ from tidegate.errors import (
     Unavailable,
     WaitTimeout,
 )
+from tidegate.ports.threads import SYSTEM_THREADS, Threads
 
 if TYPE_CHECKING:
     from tidegate.database.database import Database
@@ -68,9 +67,14 @@ class Capture:
         restart: bool = False,
         progress: Progress | None = None,
         options: dict[str, Any] | None = None,
+        threads: Threads = SYSTEM_THREADS,
+        opens: Callable[..., Source] | None = None,
     ) -> None:
+        """`opens` is what opens the source, if not `open_source`."""
         self._db = db
         self._url: Final = url
+        self._threads: Final = threads
+        self._opens: Final = opens
         self._wanted: Final = list(tables) if tables is not None else None
         self._into: Final = into
         self._restart = restart
@@ -90,16 +94,15 @@ class Capture:
         self._taker: Taker | None = None
         self._has_begun = False
         self._left_out: Mapping[str, str] = {}
-        self._changed = threading.Condition()
+        self._changed = threads.condition()
         """Covers `state`, `error`, `_asked` and `_answered`."""
-        self._stopping = threading.Event()
+        self._stopping = threads.event()
         self._asked = 0
         """How often somebody has asked for everything up to now."""
         self._answered = 0
         if db.is_owner:
             db.engine.captures.append(self.status)
-        self._thread = threading.Thread(target=self._run, name=f"tidegate capture {url.partition(':')[0]}", daemon=True)
-        self._thread.start()
+        self._thread = threads.start(self._run, f"tidegate capture {url.partition(':')[0]}")
 
     # -- for its users -------------------------------------------------------------------------------------------
 
@@ -154,7 +157,7 @@ class Capture:
     def stop(self, timeout: float = 60.0) -> None:
         """End it, behind a whole transaction. It goes on from there when it is started again."""
         self._stopping.set()
-        if threading.current_thread() is not self._thread:
+        if not self._thread.is_current:
             self._thread.join(timeout)
 
     def __enter__(self) -> Capture:
@@ -164,18 +167,16 @@ class Capture:
         self.stop()
 
     def _wait(self, is_there: Callable[[], bool], timeout: float | None, what: str) -> None:
-        deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
-            while not is_there():
-                if self.state == "failed" and self.error is not None:
-                    raise self.error
-                if self.state == "stopped":
-                    raise Closed(f"capture {self.name!r} has been stopped")
-                left = 1.0 if deadline is None else deadline - time.monotonic()
-                if left <= 0:
-                    why = f": {self.error}" if self.error is not None else ""
-                    raise WaitTimeout(f"capture {self.name!r} has not come to the end of {what} in {timeout} s{why}")
-                self._changed.wait(min(left, 1.0))
+            self._changed.wait_for(lambda: is_there() or self.state in ("failed", "stopped"), timeout)
+            if is_there():
+                return
+            if self.state == "failed" and self.error is not None:
+                raise self.error
+            if self.state == "stopped":
+                raise Closed(f"capture {self.name!r} has been stopped")
+            why = f": {self.error}" if self.error is not None else ""
+        raise WaitTimeout(f"capture {self.name!r} has not come to the end of {what} in {timeout} s{why}")
 
     # -- its thread ----------------------------------------------------------------------------------------------
 
@@ -215,12 +216,14 @@ class Capture:
             pause = min(pause * 2, PAUSE_MAX_S)
 
     def _follow(self) -> None:
-        with closing(open_source(self._url, self._named, self._db, **self._options)) as source:
+        opens = self._opens or open_source
+        with closing(opens(self._url, self._named, self._db, **self._options)) as source:
             self.kind = source.kind
             self.name = self.name or name_of(source)
             places = Places(self._db, self.name, source.identity)
             # The same one again: it may know more of a transaction that it has begun once.
-            taker = self._taker or Taker(self._db, self.name, places, self._into, f"tidegate:{self._db.id.hex()}")
+            ours = f"tidegate:{self._db.id.hex()}"
+            taker = self._taker or Taker(self._db, self.name, places, self._into, ours, self._threads)
             self._taker = taker
             read_before = places.source()
             if read_before is not None and read_before != source.identity and not self._restart:
@@ -240,7 +243,10 @@ class Capture:
             place = places.load()  # What another one has written until then.
             if place is not None:
                 taker.resume(place)
-            with closing(taker.relay):
+                if place.is_anew and not self._restart:
+                    _logger.warning("capture %s: reading everything anew was interrupted, and begins again", self.name)
+                    self._restart = True
+            with taker.relay.unless_taken_over(), closing(taker.relay):
                 if place is None or self._restart:
                     self._snapshot(source, taker, wanted, tables)
                 else:
@@ -327,7 +333,7 @@ class Capture:
     def _take_all(self, source: Source, taker: Taker) -> None:
         relay = taker.relay
         kept = confirmed = relay.logged.position
-        confirmed_at = kept_at = time.monotonic()
+        confirmed_at = kept_at = self._threads.monotonic()
         while not self._stopping.is_set():
             with self._changed:
                 asked = self._asked
@@ -336,23 +342,23 @@ class Capture:
                 for each in source.transactions(0.0 if asked > self._answered else WAIT_S):
                     taker.take(each)
                     if kept != relay.logged.position:
-                        kept, kept_at = relay.logged.position, time.monotonic()
+                        kept, kept_at = relay.logged.position, self._threads.monotonic()
                     if self._stopping.is_set():
                         break
-                    if kept != confirmed and time.monotonic() - confirmed_at > CONFIRM_EVERY_S:
+                    if kept != confirmed and self._threads.monotonic() - confirmed_at > CONFIRM_EVERY_S:
                         source.confirm(kept)
-                        confirmed, confirmed_at = kept, time.monotonic()
+                        confirmed, confirmed_at = kept, self._threads.monotonic()
                 if asked == self._answered or source.has_passed(mark) or self._stopping.is_set():
                     break
             relay.settle()
             if kept != relay.logged.position:
-                kept, kept_at = relay.logged.position, time.monotonic()
-            if kept != taker.place.position and time.monotonic() - kept_at > KEEP_EVERY_S:
+                kept, kept_at = relay.logged.position, self._threads.monotonic()
+            if kept != taker.place.position and self._threads.monotonic() - kept_at > KEEP_EVERY_S:
                 taker.keep_position()
-                kept, kept_at = taker.place.position, time.monotonic()
+                kept, kept_at = taker.place.position, self._threads.monotonic()
             if kept != confirmed:
                 source.confirm(kept)
-                confirmed, confirmed_at = kept, time.monotonic()
+                confirmed, confirmed_at = kept, self._threads.monotonic()
             relay.rest()
             self._behind = source.behind()
             self._left_out = dict(source.left_out)

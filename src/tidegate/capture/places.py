@@ -52,6 +52,8 @@ class Target:
     """At the source. One that is made there under this name begins without rows."""
     order: tuple[str, ...] | None = None
     """The names of its columns here when they are in another order than at the source."""
+    is_anew: bool = False
+    """All is being read anew. Until that is done, columns may be missing that what follows the position would need."""
 
 
 @dataclass(slots=True)
@@ -65,6 +67,11 @@ class Place:
     """By the table's name at the source."""
     wanted: tuple[str, ...] | None = None
     """The tables that were asked for when it began; None for all."""
+
+    @property
+    def is_anew(self) -> bool:
+        """Whether somebody has begun to read everything anew and was interrupted."""
+        return any(each.is_anew for each in self.targets.values())
 
 
 class Places:
@@ -168,6 +175,8 @@ def to_json(target: Target) -> str:
         facts["dropped"] = True
     if target.order is not None:
         facts["order"] = target.order
+    if target.is_anew:
+        facts["anew"] = True
     return json.dumps(facts, ensure_ascii=False)
 
 
@@ -175,8 +184,8 @@ def target_of(name: str, text: str) -> Target:
     """What `to_json` has written."""
     found = json.loads(text)
     shape = SourceTable(found["name"], tuple(Column(*each) for each in found["columns"]), tuple(found["key"]))
-    order = found.get("order")
-    return Target(name, shape, bool(found.get("dropped")), None if order is None else tuple(order))
+    order = None if found.get("order") is None else tuple(found["order"])
+    return Target(name, shape, bool(found.get("dropped")), order, bool(found.get("anew")))
 
 
 def _moment(us: int) -> datetime:

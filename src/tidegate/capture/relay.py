@@ -12,16 +12,15 @@ be one of a run, as it reads or is larger than memory, waits for those before it
 from __future__ import annotations
 
 import secrets
-import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
-from threading import Condition, Thread
 from typing import TYPE_CHECKING, Final
 
 from tidegate.capture.places import Place, Places
-from tidegate.errors import Conflict, InUse, TidegateError, Unavailable
+from tidegate.errors import Conflict, InUse, OutcomeUnknown, Retryable, TidegateError, Unavailable
+from tidegate.ports.threads import Running, Threads
 
 if TYPE_CHECKING:
     from tidegate.database.database import Database
@@ -44,10 +43,11 @@ COMMITS: Final = "tidegate-capture-commit"
 class Relay:
     """Used by one thread. Invariant: `logged` is what the log has, at least."""
 
-    def __init__(self, db: Database, name: str, places: Places) -> None:
+    def __init__(self, db: Database, name: str, places: Places, threads: Threads) -> None:
         self._db = db
         self._name: Final = name
         self._places: Final = places
+        self._threads: Final = threads
         self.holder: Final = secrets.token_hex(8)
         """By what this capture is told from others of its name."""
         self.logged = Place("")
@@ -55,8 +55,8 @@ class Relay:
         self._guard_began = self._guard_used = 0.0
         self._channel: str | None = None
         """What those that gather write to."""
-        self._thread: Thread | None = None
-        self._changed = Condition()
+        self._thread: Running | None = None
+        self._changed = threads.condition()
         """Covers all below."""
         self._gathered: deque[tuple[Transaction, Place, int]] = deque()
         """With their sizes. Those under way are among them."""
@@ -105,8 +105,7 @@ class Relay:
             self.settle()
         if self._thread is None:
             self._ends = False
-            self._thread = Thread(target=self._commit_all, name=COMMITS, daemon=True)
-            self._thread.start()
+            self._thread = self._threads.start(self._commit_all, COMMITS)
 
     def settle(self) -> None:
         """Wait for all that was to be committed.
@@ -127,7 +126,7 @@ class Relay:
     def rest(self) -> None:
         """Nothing comes: keep no transaction open for it."""
         self.settle()
-        if time.monotonic() - self._guard_used >= FRESH_S:
+        if self._threads.monotonic() - self._guard_used >= FRESH_S:
             self._drop_guard()
 
     def close(self) -> None:
@@ -160,6 +159,34 @@ class Relay:
                 self._claim(txn)
             self._places.take_over(txn, self.holder)
 
+    def change(self, statement: str) -> None:
+        """Carry out a statement about a table: statements wait for those who write.
+
+        Raises: what became of a commit; `InUse` when another capture of this name has begun, and nothing is changed:
+        its rows would lose what one that was overtaken drops.
+        """
+        self.settle()
+        try:
+            self._db.change_behind(self._fresh_guard(), statement)
+        except BaseException as error:
+            self._drop_guard()
+            raise self._told(error) from error
+
+    @contextmanager
+    def unless_taken_over(self) -> Iterator[None]:
+        """What fails inside may do so for what another capture of this name has written: that is said, then.
+
+        Raises: `InUse` instead; what the question fails with, as nobody knows then.
+        """
+        try:
+            yield
+        except (Retryable, Unavailable, OutcomeUnknown):
+            raise
+        except TidegateError as error:
+            if self._places.holder() not in (self.holder, None):
+                raise self._taken_over() from error
+            raise
+
     # -- the thread that commits ---------------------------------------------------------------------------------
 
     def _commit_all(self) -> None:
@@ -190,15 +217,18 @@ class Relay:
                     _let_go(txn)
 
     def _commit_run(self, run: list[Transaction]) -> None:
-        now = time.monotonic()
+        self._db.commit_run(self._fresh_guard(), run)
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _fresh_guard(self) -> Transaction:
+        now = self._threads.monotonic()
         if now - self._guard_began >= GUARD_S:
             self._drop_guard()
         if self._guard is None:
             self._guard, self._guard_began = self._claimed(), now
         self._guard_used = now
-        self._db.commit_run(self._guard, run)
-
-    # -- inside --------------------------------------------------------------------------------------------------
+        return self._guard
 
     def _has_room(self, size: int) -> bool:
         count = len(self._gathered)

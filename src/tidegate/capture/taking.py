@@ -40,6 +40,7 @@ from tidegate.errors import (
     InvariantBroken,
     SourceUnreadable,
 )
+from tidegate.ports.threads import Threads
 from tidegate.tables.column_type import to_sql
 
 if TYPE_CHECKING:
@@ -89,14 +90,14 @@ class _Work:
 class Taker:
     """Takes what a source gives."""
 
-    def __init__(self, db: Database, name: str, places: Places, into: Into, ours: str | None) -> None:
+    def __init__(self, db: Database, name: str, places: Places, into: Into, ours: str | None, threads: Threads) -> None:
         """`ours` is what transactions are signed with that this database has applied to others."""
         self._db = db
         self._name: Final = name
         self._places: Final = places
         self._into: Final = into
         self._ours: Final = ours
-        self.relay: Final = Relay(db, name, places)
+        self.relay: Final = Relay(db, name, places, threads)
         self.place = Place("")
         """How far it has come, with what is under way to the log."""
         self._steps: tuple[str, dict[str, list[Reshaped]]] = ("", {})
@@ -137,8 +138,15 @@ class Taker:
         return {name: self._in_order(each) for name, each in found.items()}
 
     def make_again(self, tables: Sequence[SourceTable]) -> dict[str, Target]:
-        """Tables for a capture that reads everything anew: as they are at the source now."""
+        """Tables for a capture that reads everything anew: as they are at the source now.
+
+        Ordering: the log says so first, since whoever is next cannot go on from the position any more.
+        """
         self._check_own(map(self._target, tables))
+        with self.relay.writing() as txn:
+            self._places.write_tables(txn, [replace(each, is_anew=True) for each in self.place.targets.values()])
+            self.relay.commit(txn, self.place)
+        self.relay.settle()
         for shape in tables:
             target = self._target(shape)
             if self._db.find_table(target.name) is None:
@@ -151,10 +159,10 @@ class Taker:
 
     def _run(self, statements: Sequence[str]) -> None:
         for statement in statements:
-            self._db.sql(statement)
+            self.relay.change(statement)
 
     def _make(self, target: Target, *, must_be_empty: bool) -> None:
-        self._db.sql(create(target.name, target.shape))
+        self.relay.change(create(target.name, target.shape))
         columns, key = self._columns(target.name)
         check_fits(target.name, target.shape, columns, key)
         if must_be_empty and self._db.query(f"SELECT 1 FROM `{target.name}` LIMIT 1", "strong").rows():
@@ -239,8 +247,6 @@ class Taker:
             if more := list(islice(changes, 1)):
                 self._go_through(source.position, steps, _steps(chain(more, changes)))
             work.steps = steps
-        if work.steps:
-            self.relay.settle()  # Statements about tables wait for those who write.
         for name, each in work.steps.items():
             self._follow(name, each, is_ours=is_ours)
         count = 0

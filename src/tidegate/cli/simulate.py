@@ -17,6 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tidegate.sim.bugs import BUGS
+from tidegate.sim.capture_bugs import CAPTURE_BUGS
+from tidegate.sim.capture_world import CaptureWorld
 from tidegate.sim.pipe_bugs import PIPE_BUGS
 from tidegate.sim.pipe_world import PipeWorld
 from tidegate.sim.read_bugs import READ_BUGS
@@ -28,22 +30,24 @@ from tidegate.sim.txn_bugs import TXN_BUGS
 from tidegate.sim.txn_world import TxnWorld
 from tidegate.sim.world import World
 
-_WORLDS: dict[str, type[World | TxnWorld | PipeWorld | ReadWorld]] = {
+_WORLDS: dict[str, type[World | TxnWorld | PipeWorld | ReadWorld | CaptureWorld]] = {
     "log": World,
     "transactions": TxnWorld,
     "subscriptions": SubWorld,
     "pipeline": PipeWorld,
     "reads": ReadWorld,
+    "captures": CaptureWorld,
 }
-_TURNS = ("log", "transactions", "log", "subscriptions", "pipeline", "reads")
+_TURNS = ("log", "transactions", "log", "subscriptions", "pipeline", "reads", "captures")
 _HOMES = {
     "log": BUGS,
     "transactions": TXN_BUGS,
     "subscriptions": SUB_BUGS,
     "pipeline": PIPE_BUGS,
     "reads": READ_BUGS,
+    "captures": CAPTURE_BUGS,
 }
-_BUGS = {**BUGS, **TXN_BUGS, **SUB_BUGS, **PIPE_BUGS, **READ_BUGS}
+_BUGS = {**BUGS, **TXN_BUGS, **SUB_BUGS, **PIPE_BUGS, **READ_BUGS, **CAPTURE_BUGS}
 
 
 @click.command(
@@ -58,6 +62,7 @@ Examples:
                                        only consume, process and produce
   tidegate simulate --world pipeline   only barriers, workers and checkpoints
   tidegate simulate --world reads      only sessions that read, and what they wait for
+  tidegate simulate --world captures   only captures that die, hang and take over from each other
   tidegate simulate --bug acknowledge-before-sync
                                        plant a known bug and see it found
 
@@ -70,7 +75,8 @@ Exit codes: 0 every promise held, 1 one was broken, 2 wrong usage.
 @click.option(
     "--world",
     type=click.Choice(list(_WORLDS)),
-    help="Only one of them; by default seeds play log, transactions, log, subscriptions, pipeline and reads in turn.",
+    help="Only one of them; by default seeds play log, transactions, log, subscriptions, pipeline, reads and captures"
+    " in turn.",
 )
 @click.option("--steps", type=click.IntRange(10, 100_000), help="Steps a run.  [default: by world]")
 @click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: one per core]")
@@ -89,9 +95,9 @@ def simulate(
     trace: bool,
     as_json: bool,
 ) -> None:
-    """Run the real oracle, channels, transactions, recovery, readers, barriers, checkpoints and reads under a seeded
-    scheduler, a clock that jumps, a disk that tears, loses unsynced writes, fills up and fails, and a network that
-    loses and repeats; and check every promise against an independent auditor."""
+    """Run the real oracle, channels, transactions, recovery, readers, barriers, checkpoints, reads and captures under a
+    seeded scheduler, a clock that jumps, a disk that tears, loses unsynced writes, fills up and fails, and a network
+    that loses and repeats; and check every promise against an independent auditor."""
     if seed is not None and seeds is not None:
         raise click.UsageError("--seed runs one seed, --seeds many; give one of them")
     if trace and seed is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, Final
@@ -45,8 +45,8 @@ TRIES_MAX: Final = 20
 """So often what a view reads may change while its query is looked at."""
 
 
-def run_ddl(engine: Engine, statement: TableDdl | ViewDdl) -> Rows:
-    """Carry it out; its rows, if it has any."""
+def run_ddl(engine: Engine, statement: TableDdl | ViewDdl, check: Callable[[], None] | None = None) -> Rows:
+    """Carry it out; its rows, if it has any. `check` may refuse a change of a table, as of its very moment."""
     match statement:
         case CreateTable():
             engine.change_catalog(
@@ -59,14 +59,18 @@ def run_ddl(engine: Engine, statement: TableDdl | ViewDdl) -> Rows:
                     | ({} if statement.beside is None else {BESIDE: statement.beside}),
                     if_not_exists=statement.if_not_exists,
                     channels=len(engine.channels),
-                )
+                ),
+                check,
             )
         case AlterTable():
             engine.change_catalog(
-                lambda found: found.plan_alter_table(statement.name, *statement.changes, if_exists=statement.if_exists)
+                lambda found: found.plan_alter_table(statement.name, *statement.changes, if_exists=statement.if_exists),
+                check,
             )
         case DropTable(name, if_exists, cascade):
-            engine.change_catalog(lambda found: found.plan_drop_table(name, if_exists=if_exists, cascade=cascade))
+            engine.change_catalog(
+                lambda found: found.plan_drop_table(name, if_exists=if_exists, cascade=cascade), check
+            )
         case ShowTables():
             return [_row(each) for each in engine.catalog.tables()]
         case DescribeTable(name) | DescribeView(name):

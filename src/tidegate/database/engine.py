@@ -196,8 +196,11 @@ class Engine:
     def catalog(self) -> Catalog:
         return self._catalog
 
-    def change_catalog(self, plan: Callable[[Catalog], bytes | None]) -> Change | None:
-        """Plan a change, make it durable, apply it; None when the plan says that there is nothing to do."""
+    def change_catalog(
+        self, plan: Callable[[Catalog], bytes | None], check: Callable[[], None] | None = None
+    ) -> Change | None:
+        """Plan a change, make it durable, apply it; None when the plan says that there is nothing to do. `check` may
+        refuse it by what it raises. Ordering: nothing commits between the check and the change."""
         journal = self._catalog_journal
         journal.enter()
         try:
@@ -205,7 +208,10 @@ class Engine:
                 record = plan(self._catalog)
                 if record is None:
                     return None
-                with self.write_gate.alone() if read_record(record)[0] in _ENDS_PLACES else nullcontext():
+                is_alone = check is not None or read_record(record)[0] in _ENDS_PLACES
+                with self.write_gate.alone() if is_alone else nullcontext():
+                    if check is not None:
+                        check()
                     request = journal.request(record)
                     request.wait()
                     if request.error is not None:

@@ -22,6 +22,7 @@ from tidegate.database.transaction_runs import Member
 from tidegate.errors import InvalidArgument
 from tidegate.runtime.steps import run, run_async
 from tidegate.tables.schema import Table
+from tidegate.tables.statements import AlterTable, CreateTable, DropTable
 from tidegate.topics import statements
 from tidegate.topics.message_id import MessageId
 from tidegate.txn.txn_id import TxnId
@@ -92,6 +93,12 @@ class LocalBackend:
             case _:
                 raise InvalidArgument(f"this statement reads or writes rows; use db.sql for it: {sql.strip()[:60]!r}")
         return []
+
+    def change_behind(self, guard: TxnId, sql: str, read_at: Timestamp | None) -> None:
+        statement = parse(sql)
+        if not isinstance(statement, CreateTable | AlterTable | DropTable):
+            raise InvalidArgument(f"this statement changes no table: {sql.strip()[:60]!r}")
+        run_ddl(self.engine, statement, lambda: self.engine.transactions.check_guard(guard, read_at))
 
     def _describe(self, topic: Topic) -> dict[str, Any]:
         channels = [self.engine.channel_of(topic.id, shard) for shard in range(topic.shards)]

@@ -39,6 +39,9 @@ class TransactionCalls(ReplicationCalls):
     """Committing and aborting; `Database` has the rest."""
 
     @abstractmethod
+    def _forget_names(self) -> None: ...
+
+    @abstractmethod
     def _reconnect(self, life: int, why: BaseException) -> None: ...
 
     def commit(self, txn: Transaction, writes: Writes, keys: Keys) -> Timestamp:
@@ -103,6 +106,27 @@ class TransactionCalls(ReplicationCalls):
                 f"the owner of {self.path} died while it committed transaction {members[0].id} and"
                 f" {len(members) - 1} behind it; read before you repeat them"
             ) from error
+
+    def change_behind(self, guard: Transaction, statement: str) -> None:
+        """Carry out CREATE, ALTER or DROP TABLE, unless what `guard` has read was written since; the guard stays open.
+
+        So who was overtaken by somebody else cannot change a table under him.
+        Raises: `Conflict` when it was, and as `sql`; `OutcomeUnknown` when the owner dies meanwhile.
+        """
+        life = self.life
+        try:
+            self.backend.change_behind(guard.id, statement, guard.read_at)
+        except TransactionNotFound as error:
+            if guard.life == self.life:
+                raise
+            raise Conflict(f"{self.path} has another owner since transaction {guard.id} began; run it again") from error
+        except Disconnected as error:
+            self._reconnect(life, error)
+            raise OutcomeUnknown(
+                f"the owner of {self.path} died while it changed a table: {statement}; look before you repeat it"
+            ) from error
+        finally:
+            self._forget_names()
 
     def find_commit(self, txn: Transaction) -> Timestamp | None:
         """When a transaction of an owner that died was committed, if it was."""

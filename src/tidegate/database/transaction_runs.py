@@ -71,6 +71,25 @@ class TransactionRuns(Transactions):
 
         return self._alone(guard, work)
 
+    def check_guard(self, guard: TxnId, read_at: Timestamp | None) -> None:
+        """What the guard has read is as it was; it counts as read again, and the guard stays open.
+
+        Ordering: nothing commits meanwhile, and nothing else is done with the guard.
+        Raises: `Conflict` when it was written since, or nobody here knows; `Unavailable` while it is not known whether.
+        """
+        with self._lock:
+            self._coordinator(guard).require_open(guard)
+            entry = self._entries.get(guard)
+            if entry is None or entry.reads is None or entry.reads.ended:
+                raise Conflict(f"what transaction {guard} read at {read_at} was noted by another owner; run it again")
+            found = self._conflicts.try_commit(entry.reads, ())
+            if not isinstance(found, Claim):
+                raise Unavailable(
+                    f"it is not known yet whether what transaction {guard} has read was written since; try again"
+                )
+            entry.reads = None
+        self._release_claim(found, None, entry)
+
     def _check_in_time(self, entry: Entry, now_ms: int) -> Steps[None]:
         """Raises: `TransactionExpired` when the guard's time is up."""
         with self._lock:

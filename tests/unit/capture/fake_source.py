@@ -19,6 +19,7 @@ class History:
         self.transactions = []
         self.confirmed = []
         self.opened = 0
+        self.snapshots = 0
         self.before = {}
         """What is called before the transaction of a number is given: to fail there."""
         self.left_out = {}
@@ -68,6 +69,7 @@ class FakeSource(Source):
         return [each for each in self.history.tables if wanted is None or each.name in wanted]
 
     def snapshot(self):
+        self.history.snapshots += 1
         found = FakeSnapshot(self.history)
         self.at = int(found.position)
         return found

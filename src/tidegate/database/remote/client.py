@@ -135,6 +135,11 @@ class RemoteBackend:
         found: list[dict[str, Any]] = self._call("execute", {"sql": sql})[0]
         return found
 
+    def change_behind(self, guard: TxnId, sql: str, read_at: Timestamp | None) -> None:
+        self._call(
+            "change_behind", {"txn": str(guard), "sql": sql, "read_at": None if read_at is None else int(read_at)}
+        )
+
     def topic(self, name: str) -> Topic:
         found = self._call("topic", {"name": name})[0]
         return Topic(found["id"], found["name"], found["shards"], Timestamp(found["created"]))

@@ -161,6 +161,11 @@ def _commit(asked: Asked) -> Any:
     return int(asked.backend.commit(asked.txn, writes, hashes, None if read_at is None else Timestamp(read_at)))
 
 
+def _change_behind(asked: Asked) -> Any:
+    read_at = asked.head["read_at"]
+    asked.backend.change_behind(asked.txn, asked.head["sql"], None if read_at is None else Timestamp(read_at))
+
+
 def _commit_run(asked: Asked) -> Any:
     members, at = [], 0
     for id, channels in asked.head["run"]:
@@ -214,6 +219,7 @@ CALLS: Final[dict[str, Callable[[Asked], Any]]] = {
     "bye": _bye,
     "alive": lambda _: None,
     "execute": lambda asked: asked.backend.execute(asked.head["sql"]),
+    "change_behind": _change_behind,
     "topic": _topic,
     "table": _table,
     "flush": lambda asked: int(asked.backend.flush(asked.head["timeout_s"])),
