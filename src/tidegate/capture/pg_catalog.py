@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.capture.source import Column, SourceTable
 from tidegate.cdc.pg_types import Reading, TypeInfo, reading_of
+from tidegate.tables.schema import SYSTEM_COLUMNS
 
 if TYPE_CHECKING:
     import psycopg
@@ -287,6 +288,9 @@ def unfit(shape: Shape) -> str | None:
     names = [each.name.casefold() for each in shape.table.columns]
     if len(set(names)) < len(names):
         return "it has columns whose names differ only by case"
+    own = next((each.name for each in shape.table.columns if each.name.casefold() in SYSTEM_COLUMNS), None)
+    if own is not None:
+        return f"it has column {own!r}, and columns of that name are Tidegate's own; rename it"
     column = shape.unfit_key
     if column is not None:
         return (

@@ -99,8 +99,9 @@ def test_what_cannot_be_is_said(shop, args, code, said):
 @pytest.mark.parametrize(
     "url", ["sqlite:///none.db", "oracle://x", "debezium:///none", "postgresql://127.0.0.1:1/x", "debezium+topic:t"]
 )
-def test_no_database_is_made_for_a_source_that_is_not_there(shop, tmp_path, url):
-    found = CliRunner().invoke(command, ["capture", url, "--into", "new.tide", "--once"])
+@pytest.mark.parametrize("once", [["--once"], []])
+def test_no_database_is_made_for_a_source_that_is_not_there(shop, tmp_path, url, once):
+    found = CliRunner().invoke(command, ["capture", url, "--into", "new.tide", *once])
     assert found.exit_code == 1 and not (tmp_path / "new.tide").exists(), found.output
 
 
