@@ -139,7 +139,8 @@ def capture(
             print_json({"name": found, "dropped": True}) if as_json else print_line(f"capture {found} is dropped")
             return
         with _ending() as ended:
-            wanted = [each.strip() for each in tables.split(",")] if tables else None
+            # None of them is a mistake, such as a variable of a script that is not set.
+            wanted = None if tables is None else [each.strip() for each in tables.split(",") if each.strip()]
             work = db.capture(url, wanted, into, name=name, restart=restart, wait=False, **said)
             _watch(work, ended, once, as_json)
 

@@ -79,6 +79,7 @@ def test_a_dropped_capture_begins_anew_and_its_rows_stay(shop):
         (["app.db"], 1, "'app.db' names no source: a source is sqlite:///app.db"),
         (["sqlite://app.db"], 1, "names a host, 'app.db', where files have none: write sqlite:///app.db"),
         (["sqlite:///app.db", "--tables", "none"], 1, "has no table 'none'"),
+        (["sqlite:///app.db", "--tables", " ,"], 1, "tables: name at least one, or leave them out to capture all"),
         (["sqlite:///app.db", "--option", "speed=9"], 1, "a source of sqlite has no option 'speed'"),
         (["sqlite:///app.db", "--option", "speed"], 2, "--option is NAME=VALUE, not 'speed'"),
         (["sqlite:///app.db", "--prefix", "a", "--as", "b=c"], 2, "cannot be combined"),
