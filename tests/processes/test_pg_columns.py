@@ -153,6 +153,22 @@ def test_old_rows_have_the_default_of_a_new_column_whatever_its_type(
         assert old == new is not None
 
 
+@pytest.mark.parametrize(
+    ("declared", "default"), [("date", "infinity"), ("numeric(5, 2)", "NaN"), ("int[]", "{{1},{2}}")]
+)
+def test_a_new_column_whose_value_in_old_rows_can_be_none_here_is_named(
+    db: Db, url: str, declared: str, default: str
+) -> None:
+    """It was taken for a defect of ours."""
+    run(db, TABLE)
+    with opened(url) as source:
+        mirror = begin(source)
+        db.execute(f"ALTER TABLE t ADD c {declared} DEFAULT '{default}'")  # type: ignore[call-overload]
+        db.execute("INSERT INTO t (id, c) VALUES (3, NULL)")
+        with pytest.raises(SourceUnreadable, match=r"table 't', column 'c', which was added .*leave the table out"):
+            catch_up(source, mirror)
+
+
 def test_a_column_of_a_partitioned_table_has_in_old_rows_what_its_partitions_say(db: Db, url: str) -> None:
     db.execute(PARTITIONED)
     with opened(url) as source:
