@@ -125,6 +125,50 @@ def test_what_cannot_be_told_ends_the_capture_and_says_what_to_do(db: Db, url: s
         assert shown(begin(source)) == there(db)
 
 
+@pytest.mark.parametrize(
+    ("declared", "default"),
+    [
+        ("box", "(1,1),(0,0)"),  # Of boxes the catalog's array has no commas in between; the first piece was taken.
+        ("box[]", "{(1,1),(0,0);(3,3),(2,2)}"),
+        ("text", 'a,"b"{;}'),
+        ("text", ""),
+        ("text", "NULL"),
+        ("text[]", '{a,"b,c",NULL,"NULL"}'),
+        ("bytea", "\\x00ff"),
+        ("numeric(5, 2)", "1.50"),
+        ("point", "(1,2)"),
+    ],
+)
+@pytest.mark.parametrize("made", ["CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)", PARTITIONED])
+def test_old_rows_have_the_default_of_a_new_column_whatever_its_type(
+    db: Db, url: str, declared: str, default: str, made: str
+) -> None:
+    db.execute(made)  # type: ignore[call-overload]
+    with opened(url) as source:
+        mirror = begin(source)
+        db.execute(f"ALTER TABLE t ADD c {declared} DEFAULT '{default}'")  # type: ignore[call-overload]
+        db.execute("INSERT INTO t VALUES (9)")
+        catch_up(source, mirror)
+        (_, old), *_, (_, new) = shown(mirror)
+        assert old == new is not None
+
+
+@pytest.mark.parametrize(
+    ("declared", "default"), [("date", "infinity"), ("numeric(5, 2)", "NaN"), ("int[]", "{{1},{2}}")]
+)
+def test_a_new_column_whose_value_in_old_rows_can_be_none_here_is_named(
+    db: Db, url: str, declared: str, default: str
+) -> None:
+    """It was taken for a defect of ours."""
+    run(db, TABLE)
+    with opened(url) as source:
+        mirror = begin(source)
+        db.execute(f"ALTER TABLE t ADD c {declared} DEFAULT '{default}'")  # type: ignore[call-overload]
+        db.execute("INSERT INTO t (id, c) VALUES (3, NULL)")
+        with pytest.raises(SourceUnreadable, match=r"table 't', column 'c', which was added .*leave the table out"):
+            catch_up(source, mirror)
+
+
 def test_a_column_of_a_partitioned_table_has_in_old_rows_what_its_partitions_say(db: Db, url: str) -> None:
     db.execute(PARTITIONED)
     with opened(url) as source:
@@ -202,6 +246,32 @@ def test_large_values_that_a_large_transaction_leaves_alone_are_those_that_were_
         capture.catch_up()
         found = here.query("SELECT id, a, b FROM t", "strong").rows()
         assert sorted((tuple(row.values()) for row in found), key=repr) == state
+
+
+@pytest.mark.parametrize("empties", [False, True])
+def test_a_column_that_a_large_transaction_adds_has_its_value_in_the_rows_that_are_there_then(
+    tmp_path: Any, db: Db, url: str, empties: bool
+) -> None:
+    """Those of before, and those that it has brought, changed, moved and taken away: it ended the capture."""
+    db.execute("CREATE TABLE t (id int PRIMARY KEY, a int, b text); ALTER TABLE t ALTER b SET STORAGE EXTERNAL")
+    large = "repeat(md5(n::text), 100)"
+    db.execute(f"INSERT INTO t SELECT n, n, {large} FROM generate_series(1, 100) n")  # type: ignore[call-overload]
+    settings = DatabaseSettings(pipeline=False, transaction_buffer_bytes=1 << 16)
+    with tidegate.open(tmp_path / "x.tide", settings=settings) as here, here.capture(url, name="c") as capture:
+        with db.transaction():
+            if empties:
+                db.execute("TRUNCATE t")
+            db.execute(f"INSERT INTO t SELECT n, n, {large} FROM generate_series(601, 900) n")  # type: ignore[call-overload]
+            db.execute("DELETE FROM t WHERE id % 10 = 0")
+            db.execute("UPDATE t SET a = -a WHERE id % 10 = 2; UPDATE t SET id = id + 10000 WHERE id % 10 = 1")
+            db.execute("ALTER TABLE t ADD c int DEFAULT 7")
+            db.execute("INSERT INTO t VALUES (20000, 1, 'x', 8); UPDATE t SET c = NULL WHERE id % 10 = 3")
+            db.execute("ALTER TABLE t ADD d text DEFAULT 'd', ADD e int; ALTER TABLE t RENAME c TO f")
+            db.execute("UPDATE t SET a = a + 1, e = 5 WHERE id % 2 = 0; UPDATE t SET id = id + 1000 WHERE id % 10 = 5")
+        capture.catch_up()
+        found = here.query("SELECT id, a, b, f, d, e FROM t", "strong").rows()
+        state = db.execute("SELECT id, a, b, f, d, e FROM t").fetchall()
+        assert sorted((tuple(row.values()) for row in found), key=repr) == sorted(state, key=repr)
 
 
 def test_a_large_transaction_that_moves_rows_and_leaves_values_alone_ends_as_the_source_has_it(

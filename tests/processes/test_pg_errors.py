@@ -302,7 +302,7 @@ def test_a_place_that_is_none(postgres, url):
 def test_tables_that_are_none_or_cannot_be_captured(db, url):
     db.execute(
         "CREATE TABLE f (id float8 PRIMARY KEY); CREATE TABLE nothing (); CREATE TABLE twice (id int, "
-        '"ID" int); CREATE TABLE arr (id int[] PRIMARY KEY)'
+        '"ID" int); CREATE TABLE arr (id int[] PRIMARY KEY); CREATE TABLE own (id int PRIMARY KEY, "_Op" text)'
     )
     with opened(url) as source:
         with pytest.raises(NotFound, match="has no table 'tt' that can be captured; is it 't'"):
@@ -312,11 +312,12 @@ def test_tables_that_are_none_or_cannot_be_captured(db, url):
             ("arr", "floats and arrays identify no rows"),
             ("nothing", "it has no columns"),
             ("twice", "differ only by case"),
+            ("own", "column '_Op', and columns of that name are Tidegate's own"),
         ):
             with pytest.raises(InvalidArgument, match=f"table '{name}' cannot be captured: .*{why}"):
                 source.tables([name])
         assert [each.name for each in source.tables(None)] == ["t"]
-        assert sorted(source.left_out) == ["arr", "f", "nothing", "twice"]
+        assert sorted(source.left_out) == ["arr", "f", "nothing", "own", "twice"]
         assert [each.name for each in source.tables(["public.t"])] == ["t"]
 
 

@@ -341,6 +341,8 @@ class Capture:
             while True:
                 for each in source.transactions(0.0 if asked > self._answered else WAIT_S):
                     taker.take(each)
+                    if self.state == "waiting" and kept != relay.logged.position:
+                        self._note("following")  # It may be long before it has come to the end again.
                     if kept != relay.logged.position:
                         kept, kept_at = relay.logged.position, self._threads.monotonic()
                     if self._stopping.is_set():

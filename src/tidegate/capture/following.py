@@ -122,6 +122,14 @@ def follow(
     return statements
 
 
+def unfillable(name: str, table: str, column: str) -> SourceUnreadable:
+    """What is said of a new column with a value for the rows of a table whose rows nothing identifies."""
+    return SourceUnreadable(
+        f"table {table!r} of the source has got column {column!r} with a value for the rows that are there, and no key"
+        f" by which rows of {name!r} here could be given it. {_anew(name)}"
+    )
+
+
 def _places(
     name: str, known: list[str], names: Mapping[str, str | None], there: list[str], here: Sequence[str] | None
 ) -> list[str]:

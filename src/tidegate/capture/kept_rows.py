@@ -1,4 +1,5 @@
-"""`KeptRows`: what a transaction larger than memory has written to tables so far, for updates that leave values out.
+"""`KeptRows`: what a transaction larger than memory has written to tables so far, for updates that leave values out and
+columns that are added with a value.
 
 Such a transaction cannot be asked for its own changes: they are in the log, and do not count yet. They lie in a
 temporary database of SQLite's, which is in memory as long as it is small, and goes when it is closed.
@@ -20,6 +21,7 @@ from tidegate.capture.source import SourceTable
 Key = tuple[Any, ...]
 _TABLE: Final = "CREATE TABLE kept (name TEXT, key BLOB, row BLOB, PRIMARY KEY (name, key)) WITHOUT ROWID"
 _AT_ONCE: Final = 500
+_MANY: Final = 50_000
 
 
 class KeptRows:
@@ -49,7 +51,7 @@ class KeptRows:
         before: list[Key] = []
         for start in range(0, len(keys), _AT_ONCE):
             some = keys[start : start + _AT_ONCE]
-            asked = f"SELECT key, row FROM kept WHERE name = ? AND key IN ({', '.join('?' * len(some))})"
+            asked = f"SELECT key, row FROM kept WHERE name = ? AND key IN ({_marks(some)})"
             here = dict(self._db.execute(asked, [table, *map(_written, some)]))
             for key in some:
                 written = _written(key)
@@ -58,6 +60,27 @@ class KeptRows:
                 elif here[written] is not None:
                     found[tuple(key)] = pickle.loads(here[written])
         return found, [] if table in self._emptied else before
+
+    def put_all(self, table: str, rows: pa.Table, key: Sequence[str]) -> None:
+        """Rows by the names that columns have in the end."""
+        for some in rows.to_batches(max_chunksize=_AT_ONCE):
+            self.put(table, ((tuple(row[each] for each in key), row) for row in some.to_pylist()))
+
+    def over(self, table: str, before: pa.Table, key: Sequence[str]) -> Iterator[pa.Table]:
+        """All rows of a table at this point, part by part; `before` are those that it had before the transaction.
+
+        Rows may be put meanwhile, as long as they are of keys that were given.
+        """
+        here = [each for (each,) in self._db.execute("SELECT key FROM kept WHERE name = ?", [table])]
+        known = set(here)
+        for some in before.to_batches(max_chunksize=_MANY) if table not in self._emptied else ():
+            keys = zip(*(some.column(each).to_pylist() for each in key)) if key else [()] * some.num_rows
+            yield pa.Table.from_batches([some.filter(pa.array([_written(each) not in known for each in keys]))])
+        for start in range(0, len(here), _AT_ONCE):
+            some_keys = here[start : start + _AT_ONCE]
+            asked = f"SELECT row FROM kept WHERE name = ? AND row NOT NULL AND key IN ({_marks(some_keys)})"
+            rows = [pickle.loads(row) for (row,) in self._db.execute(asked, [table, *some_keys])]
+            yield pa.Table.from_pylist(rows, before.schema)
 
     def close(self) -> None:
         self._db.close()
@@ -75,6 +98,10 @@ def by_key(
     for row in rows:
         key = tuple(row[each] for each in at)
         yield key, None if is_delete else {goal: value for goal, value in zip(goals, row) if goal is not None}
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))
 
 
 def _written(key: Key) -> bytes:

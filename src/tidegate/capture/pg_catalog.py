@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.capture.source import Column, SourceTable
 from tidegate.cdc.pg_types import Reading, TypeInfo, reading_of
+from tidegate.tables.schema import SYSTEM_COLUMNS
 
 if TYPE_CHECKING:
     import psycopg
@@ -22,19 +23,24 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p
   )
 ORDER BY n.nspname, c.relname
 """
-_COLUMNS: Final = """
-SELECT attrelid, attnum, attname, atttypid, atttypmod, (attmissingval::text::text[])[1], atthasdef OR attidentity <> ''
+# An array of one value. Between boxes stands no comma, so that one is not quoted though it has some.
+_MISSING: Final = """
+CASE WHEN left(attmissingval::text, 2) = '{"' OR (SELECT typdelim FROM pg_type t WHERE t.oid = atttypid) = ','
+  THEN (attmissingval::text::text[])[1] ELSE btrim(attmissingval::text, '{}') END
+"""
+_COLUMNS: Final = f"""
+SELECT attrelid, attnum, attname, atttypid, atttypmod, {_MISSING}, atthasdef OR attidentity <> ''
 FROM pg_attribute
 WHERE attrelid = ANY(%s::oid[]) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
 ORDER BY attrelid, attnum
 """
 # Old rows of a partitioned table have values in their partitions alone.
-_MISSING_IN_PARTS: Final = """
+_MISSING_IN_PARTS: Final = f"""
 WITH RECURSIVE parts (oid) AS (
   SELECT inhrelid FROM pg_inherits JOIN pg_class ON pg_class.oid = inhparent WHERE inhparent = %s AND relkind = 'p'
   UNION ALL SELECT inhrelid FROM pg_inherits JOIN parts ON parts.oid = inhparent
 )
-SELECT attname, array_agg(DISTINCT (attmissingval::text::text[])[1])
+SELECT attname, array_agg(DISTINCT {_MISSING})
 FROM pg_attribute JOIN parts ON parts.oid = attrelid
 WHERE attnum > 0 AND NOT attisdropped AND atthasmissing
 GROUP BY attname
@@ -287,6 +293,9 @@ def unfit(shape: Shape) -> str | None:
     names = [each.name.casefold() for each in shape.table.columns]
     if len(set(names)) < len(names):
         return "it has columns whose names differ only by case"
+    own = next((each.name for each in shape.table.columns if each.name.casefold() in SYSTEM_COLUMNS), None)
+    if own is not None:
+        return f"it has column {own!r}, and columns of that name are Tidegate's own; rename it"
     column = shape.unfit_key
     if column is not None:
         return (

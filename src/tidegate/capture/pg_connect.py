@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from tidegate.errors import InUse, InvalidArgument, NotFound, SourceUnreadable, TidegateError, Unavailable
 
@@ -21,6 +22,8 @@ OLDEST: Final = 130_000
 IDLE_S: Final = 10.0
 """After so long without a change of ours a position comes by itself."""
 _OURS: Final = ("mode", "slot", "publication", "schema", "idle_s")
+_NO_CODE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_NO_PORT: Final = re.compile(r":(?![0-9]*(?:,|\Z))[^\]]*(?:,|\Z)")
 _SESSION: Final = {
     # Texts are read in these forms.
     "datestyle": "ISO",
@@ -54,6 +57,8 @@ class Address:
     publication: str
     schema: str
     idle_s: float
+    has_own_slot: bool = False
+    """Whether the slot is called after the capture and the database that it goes into: it is of no other one."""
 
 
 def address_of(url: str, name: str, options: Mapping[str, Any], owner: str = "") -> Address:
@@ -63,7 +68,7 @@ def address_of(url: str, name: str, options: Mapping[str, Any], owner: str = "")
 
     Raises: `InvalidArgument`.
     """
-    parts = urlsplit(url)
+    parts = _split(url)
     if parts.scheme not in ("postgresql", "postgres"):
         raise InvalidArgument(f"a source in PostgreSQL is postgresql://user@host/database, not {parts.scheme}:...")
     given = parse_qsl(parts.query, keep_blank_values=True)
@@ -80,12 +85,31 @@ def address_of(url: str, name: str, options: Mapping[str, Any], owner: str = "")
     if not all(each in "abcdefghijklmnopqrstuvwxyz0123456789_" for each in slot) or len(slot) > 63:
         raise InvalidArgument(f"slot={slot}: PostgreSQL takes lower case letters, digits and underscores, at most 63")
     return Address(
-        urlunsplit(("postgresql", parts.netloc, parts.path, rest, "")),
+        f"postgresql://{parts.netloc}{parts.path}{'?' if rest else ''}{rest}",  # Without a host, too: a socket's.
         "polling" if mode == "polling" else "streaming",
         slot,
         ours.get("publication") or unique,
         ours.get("schema") or "public",
         _seconds("idle_s", ours.get("idle_s", IDLE_S)),
+        bool(owner) and slot == unique,
+    )
+
+
+def _split(url: str) -> SplitResult:
+    """Raises: `InvalidArgument`. What it says has nothing of the URL: a part of a password may stand anywhere in it."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = None
+    if parts is not None:
+        _, at, hosts = parts.netloc.rpartition("@")
+        is_whole = not parts.fragment and parts.netloc.count("@") < 2 and not _NO_CODE.search(parts.netloc)
+        # Without a user, what follows a colon is a port, or the beginning of a password with one of these in it.
+        if is_whole and (at or not _NO_PORT.search(hosts)):
+            return parts
+    raise InvalidArgument(
+        "no address of PostgreSQL: it is postgresql://user:password@host:port/database, where in a user and a password"
+        " % is written %25, / %2F, ? %3F, # %23, @ %40, : %3A, [ %5B and ] %5D"
     )
 
 
@@ -189,6 +213,10 @@ def explain(error: Any, where: str, doing: str) -> TidegateError:
     said = _said(error)
     about = f"PostgreSQL at {where}, {doing}: {said}"
     match error.sqlstate:
+        case "42501" if "row-level security" in said:
+            return InvalidArgument(
+                f"{about}; a capture must see all rows: ALTER ROLE ... BYPASSRLS, or capture as another user"
+            )
         case "42501":
             return InvalidArgument(f"{about}; grant it to the user, or capture as another one")
         case "53400":

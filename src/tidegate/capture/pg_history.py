@@ -7,16 +7,15 @@ looked at once more, and must end with the commit that was captured last.
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from tidegate.capture.pg_connect import Address, explained
 from tidegate.capture.pg_position import ANEW, Committed, Position
-from tidegate.capture.pg_slots import FREE_S
+from tidegate.capture.pg_slots import FREE_S, patiently
 from tidegate.capture.pg_stream import lsn_text
 from tidegate.cdc.pgoutput import Begin, Commit, Decoder
-from tidegate.errors import InUse, SourceGone
+from tidegate.errors import SourceGone
 
 if TYPE_CHECKING:
     import psycopg
@@ -26,7 +25,6 @@ SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s, NULL, 'proto_versio
 """
 _BEGIN, _COMMIT = b"BC"
 _ROWS = 1000
-_TRY_EVERY_S = 0.1
 
 
 def check_history(
@@ -51,16 +49,13 @@ def _shown(commit: Committed | None) -> str:
 
 def _last_commit(connection: psycopg.Connection[Any], where: str, address: Address, upto: int) -> Committed | None:
     """The last one of ours in the slot up to a place."""
-    deadline = time.monotonic() + FREE_S
-    while True:
-        try:
-            with explained(where, f"looking at slot {address.slot!r}"):
-                return _look(connection, address, upto)
-        except InUse:
-            # The reader before was killed, and the server has not noticed yet.
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_TRY_EVERY_S)
+
+    def look() -> Committed | None:
+        with explained(where, f"looking at slot {address.slot!r}"):
+            return _look(connection, address, upto)
+
+    # The reader before may have been killed, and the server has not noticed yet.
+    return patiently(look, FREE_S)
 
 
 def _look(connection: psycopg.Connection[Any], address: Address, upto: int) -> Committed | None:

@@ -29,6 +29,10 @@ LOCK_MS: Final = 1000
 """How long those who write to the table may keep it from being locked; others wait behind that."""
 
 
+class _Hidden(Exception):
+    """Rows of the table that its user may not see."""
+
+
 class Joined(NamedTuple):
     """A table that is published, and its rows as of a place in the log."""
 
@@ -87,11 +91,16 @@ class Joining:
             except client().errors.UndefinedTable:
                 self._objects.left_out.pop(shape.table.name, None)
             except client().errors.InsufficientPrivilege as error:
-                why = f"created later, and refused: {str(error).splitlines()[0]}; grant it, then restart=True"
-                _logger.warning("table %r at %s is not captured: it was %s", shape.table.name, self._where, why)
-                self._objects.left_out[shape.table.name] = why
+                self._refused(shape, f"{str(error).splitlines()[0]}; grant it")
+            except _Hidden:
+                self._refused(shape, "its policies hide rows from the user; ALTER ROLE ... BYPASSRLS")
             except client().Error as error:
                 raise explain(error, self._where, f"publishing table {shape.table.name!r}") from error
+
+    def _refused(self, shape: Shape, said: str) -> None:
+        why = f"created later, and refused: {said}, then restart=True"
+        _logger.warning("table %r at %s is not captured: it was %s", shape.table.name, self._where, why)
+        self._objects.left_out[shape.table.name] = why
 
     def _begin(self, shape: Shape) -> Joined:
         from psycopg import sql
@@ -105,6 +114,9 @@ class Joining:
             with writing.transaction():
                 writing.execute(f"SET LOCAL lock_timeout = {LOCK_MS}")
                 writing.execute(sql.SQL("LOCK TABLE ONLY {} IN SHARE MODE").format(table))
+                row = writing.execute("SELECT row_security_active(%s::oid)", [shape.oid]).fetchone()
+                if row is not None and row[0]:
+                    raise _Hidden
                 again = self._objects.publish_more(writing, shape)
                 row = writing.execute(
                     "SELECT pg_export_snapshot(), pg_current_wal_insert_lsn() - '0/0'::pg_lsn"

@@ -11,8 +11,9 @@ from typing import Any, Final
 from tidegate.capture.pg_catalog import Shape
 from tidegate.capture.source import Reshaped, SourceTable
 from tidegate.cdc.pg_columns import numbers_of
-from tidegate.cdc.pg_values import value
-from tidegate.errors import SourceGone
+from tidegate.cdc.pg_types import Reading
+from tidegate.cdc.pg_values import Unfit, value
+from tidegate.errors import SourceGone, SourceUnreadable
 
 _TEXTS: Final = {25, 1043}
 """text and varchar: the same values."""
@@ -83,7 +84,7 @@ def followed(look: Look, shape: Shape, was: SourceTable, *, file: int, where: st
                 f" {anew}"
             )
         elif place is not None and place.missing is not None:
-            filled[name] = value(place.missing, reading)
+            filled[name] = _value(place.missing, reading, was.name, name)
         elif place is not None and place.has_default and file != shape.file:
             raise SourceGone(
                 f"column {name!r} of table {was.name!r} at {where} was added with a value for each row that was there,"
@@ -101,5 +102,15 @@ def by_names(shape: Shape, was: SourceTable) -> Reshaped:
     for column, reading in zip(shape.table.columns, shape.readings):
         place = shape.places.get(column.name)
         if place is not None and place.missing is not None and column.name not in before:
-            filled[column.name] = value(place.missing, reading)
+            filled[column.name] = _value(place.missing, reading, was.name, column.name)
     return Reshaped(shape.table, {}, filled)
+
+
+def _value(text: str, reading: Reading, table: str, column: str) -> Any:
+    try:
+        return value(text, reading)
+    except Unfit as unfit:
+        raise SourceUnreadable(
+            f"table {table!r}, column {column!r}, which was added with a value for the rows that were there: {unfit};"
+            f" change it in them at the source and capture the table anew, or leave the table out"
+        ) from None

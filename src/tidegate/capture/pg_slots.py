@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import select
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tidegate.capture.pg_catalog import server_of, slot_of
 from tidegate.capture.pg_connect import client, explained
@@ -14,8 +15,16 @@ from tidegate.errors import InUse, WaitTimeout
 if TYPE_CHECKING:
     import psycopg
 
+T = TypeVar("T")
 SLOT_S: Final = 120.0
 """How long a new slot may wait for transactions that began before it."""
+NOTICED_S: Final = 3.0
+"""After so long without noticing it the server is told that a reader is gone."""
+# Of another user, or called otherwise, it is none of ours.
+_END_READER: Final = """
+SELECT pg_terminate_backend(a.pid) FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid
+WHERE s.slot_name = %s AND a.usename = current_user AND a.application_name = current_setting('application_name')
+"""
 FREE_S: Final = 15.0
 """How long the server may take to see that a slot's reader is gone."""
 
@@ -67,6 +76,35 @@ def _oldest(connection: psycopg.Connection[Any]) -> str:
     )
     found = [f"process {pid} of {user} since {since}" for pid, user, since in rows]
     return ", ".join(found) or "some that are prepared (pg_prepared_xacts)"
+
+
+def patiently(do: Callable[[], T], wait_s: float) -> T:
+    """Try again while somebody else has the slot: who only looks at it, or drops it, has it for a moment.
+
+    Raises: `InUse`.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return do()
+        except InUse:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def free_slot(connection: psycopg.Connection[Any], name: str) -> None:
+    """Have the server end whoever reads a slot that is of this capture alone, unless he goes by himself.
+
+    It is a reader of ours whose connection was lost, and the server may take minutes to notice; or that of a capture of
+    the same name that began before this one.
+    """
+    deadline = time.monotonic() + NOTICED_S
+    while (slot := slot_of(connection, name)) is not None and slot.active_pid is not None:
+        if time.monotonic() > deadline:
+            connection.execute(_END_READER, [name])
+            return
+        time.sleep(0.05)
 
 
 def drop_slot(connection: psycopg.Connection[Any], where: str, name: str, wait_s: float) -> None:

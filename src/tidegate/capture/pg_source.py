@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from tidegate.capture.apply_origin import SAID
@@ -21,13 +21,13 @@ from tidegate.capture.pg_joining import Joining
 from tidegate.capture.pg_objects import Objects
 from tidegate.capture.pg_poll import Poll
 from tidegate.capture.pg_position import Committed, Position, check_position
-from tidegate.capture.pg_slots import FREE_S
+from tidegate.capture.pg_slots import FREE_S, free_slot, patiently
 from tidegate.capture.pg_snapshot import PgSnapshot
 from tidegate.capture.pg_stream import Stream
 from tidegate.capture.source import Change, Dropped, Reshaped, Snapshot, Source, SourceTable, SourceTransaction
 from tidegate.capture.spill import Spill
 from tidegate.cdc.pg_txns import Finished, Transactions
-from tidegate.errors import Closed, InUse, InvalidArgument, InvariantBroken, TidegateError
+from tidegate.errors import Closed, InvalidArgument, InvariantBroken, NotFound, TidegateError
 
 IDLE_BYTES: Final = 16 << 20
 """After so much of the server's log without a change of ours a position comes by itself."""
@@ -110,6 +110,7 @@ class PgSource(Source):
         """
         self._check_open()
         self._stop()
+        self._free_slot()
         self._objects.drop_slot(FREE_S)  # Before a publication is made anew that another capture may be using.
         self._made = self._objects.publish(), False
         replication = connect(self.address, self._name, replication=True)
@@ -135,10 +136,16 @@ class PgSource(Source):
         self._check_open()
         self._stop()
         found = Position.of(position)
+        self._free_slot()
         begins = check_position(self._sql, self.identity, self.address.slot, found)
         check_history(self._sql, self.identity, self.address, begins, found)
         self._objects.check_published(known)
         self._begin(found, known)
+
+    def _free_slot(self) -> None:
+        if self.address.has_own_slot:
+            with explained(self.identity, f"looking for slot {self.address.slot!r}"):
+                free_slot(self._sql, self.address.slot)
 
     def _begin(self, position: Position, known: Sequence[SourceTable]) -> None:
         self._position = position
@@ -168,21 +175,18 @@ class PgSource(Source):
                 connect(address, self._name), self.identity, address.slot, address.publication, position.lsn
             )
             return self._reader
-        deadline = time.monotonic() + SLOT_WAIT_S
-        while True:
-            connection = connect(address, self._name, replication=True)
-            try:
-                self._reader = Stream(connection, self.identity, address.slot, address.publication, position.lsn)
-                return self._reader
-            except InUse:
-                # The reader before was killed, and the server has not noticed yet.
-                connection.close()
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
-            except BaseException:
-                connection.close()
-                raise
+        # The reader before may have been killed, and the server has not noticed yet.
+        self._reader = patiently(lambda: self._stream(position), SLOT_WAIT_S)
+        return self._reader
+
+    def _stream(self, position: Position) -> Stream:
+        address = self.address
+        connection = connect(address, self._name, replication=True)
+        try:
+            return Stream(connection, self.identity, address.slot, address.publication, position.lsn)
+        except BaseException:
+            connection.close()
+            raise
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
@@ -208,7 +212,9 @@ class PgSource(Source):
                     self._settle()
             if any_given and isinstance(reader, Poll):
                 return  # The slot would show the same again until it is confirmed.
-            if self._read(reader):
+            with self._looking_again():
+                is_more = self._read(reader)
+            if is_more:
                 continue
             if not self._txns.is_inside:
                 for each in self._joins(reader.seen):
@@ -224,6 +230,17 @@ class PgSource(Source):
                 return
             reader.wait(left)
 
+    @contextmanager
+    def _looking_again(self) -> Iterator[None]:
+        """Raises: `SourceGone` where something fails because the slot or the publication is gone meanwhile."""
+        try:
+            yield
+        except (NotFound, InvalidArgument):
+            if self._position is not None:
+                check_position(self._sql, self.identity, self.address.slot, self._position)
+                self._objects.watch()
+            raise
+
     def _read(self, reader: Stream | Poll) -> bool:
         """Reads what is there. Whether there was anything, so that it is worth looking again."""
         if isinstance(reader, Stream):
@@ -231,7 +248,7 @@ class PgSource(Source):
             self._finished = self._txns.feed(messages)
             return bool(messages)
         # A slot that is being looked at cannot be confirmed: all of it first.
-        whole = list(self._txns.feed(reader.read()))
+        whole = patiently(lambda: list(self._txns.feed(reader.read())), SLOT_WAIT_S)
         self._finished = iter(whole)
         if any(each.end_lsn > self._at for each in whole):
             return True
@@ -342,8 +359,10 @@ class PgSource(Source):
         self._made = False, False
         if self._reader is None and self._position is not None:
             self._start(self._position)
-        if self._reader is not None:
-            self._reader.confirm(found.lsn)
+        reader = self._reader
+        if reader is not None:
+            with self._looking_again():
+                patiently(lambda: reader.confirm(found.lsn), SLOT_WAIT_S)
 
     def mark(self) -> int:
         """Where the server's log is: all that was committed before lies at or before it, and is on its way.

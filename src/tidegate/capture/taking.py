@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from tidegate.capture.following import Into, check_fits, create, follow, names_through, target_name
+from tidegate.capture.following import Into, check_fits, create, follow, names_through, target_name, unfillable
 from tidegate.capture.kept_rows import KeptRows, by_key
 from tidegate.capture.places import Place, Places, Target
 from tidegate.capture.relay import Relay
@@ -333,7 +333,7 @@ class Taker:
         names = work.names(table.name)
         for column, value in change.filled.items():
             if (name := names.get(column, column)) is not None and not work.skipped.get(table.name):
-                self._fill(txn, work.reshaped[table.name], name, value)
+                self._fill(txn, change, name, value, work)
         return count
 
     def _patched(self, txn: Transaction, name: str, patch: Patch, work: _Work) -> list[tuple[Any, ...]]:
@@ -453,30 +453,32 @@ class Taker:
         places = [(at, each) for at, each in enumerate(names) if each in here]
         return [{each: row[at] for at, each in places} for row in rows]
 
-    def _fill(self, txn: Transaction, target: Target, column: str, value: Any) -> None:
+    def _fill(self, txn: Transaction, change: Reshaped, column: str, value: Any, work: _Work) -> None:
         """Give a new column's value to the rows that were there before."""
+        table = change.table.name
+        target, goals = work.reshaped[table], work.names(table)
+        key = [goals.get(each) or each for each in target.shape.key]
+        for rows in self._as_it_is(txn, target.name, table, key, work):
+            if rows.num_rows and not key:
+                raise unfillable(target.name, table, column)
+            if rows.num_rows:
+                at = rows.schema.get_field_index(column)
+                kind = rows.schema.field(at).type
+                filled = rows.set_column(at, column, pa.repeat(pa.scalar(value, kind), rows.num_rows))
+                txn.upsert(target.name, filled)
+                if work.kept is not None:
+                    work.kept.put_all(table, filled, key)
+
+    def _as_it_is(self, txn: Transaction, name: str, table: str, key: Sequence[str], work: _Work) -> Iterable[pa.Table]:
+        """All rows of a table at this point of the transaction."""
+        query = f"SELECT * FROM `{name}`"
+        if work.kept is not None and txn.read_at is not None:
+            return work.kept.over(table, self._db.query(query, txn.read_at).to_arrow(), key)
         try:
-            rows = txn.query(f"SELECT * FROM `{target.name}`").to_arrow()
-        except InvalidTransactionState as error:
-            raise _too_large(f"gives rows of table {target.shape.name!r} a value for column {column!r}") from error
-        if rows.num_rows and not target.shape.key:
-            raise SourceUnreadable(
-                f"table {target.shape.name!r} of the source has got column {column!r} with a value for the rows that"
-                f" are there, and no key by which rows of {target.name!r} here could be given it: drop table"
-                f" {target.name!r} here and capture with restart=True (tidegate capture ... --restart)"
-            )
-        if rows.num_rows:
-            at = rows.schema.get_field_index(column)
-            kind = rows.schema.field(at).type
-            txn.upsert(target.name, rows.set_column(at, column, pa.repeat(pa.scalar(value, kind), rows.num_rows)))
-
-
-def _too_large(what: str) -> SourceUnreadable:
-    """A transaction that has to be looked at in its midst, and of which only a part is still in memory."""
-    return SourceUnreadable(
-        f"a transaction of the source is larger than memory and {what}, which cannot be looked up in its midst: capture"
-        f" with restart=True (tidegate capture ... --restart), as it stays in the source's log as it is"
-    )
+            return [txn.query(query).to_arrow()]
+        except InvalidTransactionState:
+            self._keeping = work.position
+            raise Reopened(table) from None
 
 
 def _steps(changes: Iterable[Change]) -> dict[str, list[Reshaped]]:

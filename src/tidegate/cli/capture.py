@@ -130,7 +130,7 @@ def capture(
             raise click.UsageError("--prefix and --as cannot be combined: name every table with --as")
         into = prefix
     if not drop:
-        _look(url, path, name, said, once)
+        _look(url, path, name, said)
     with reach(path, "capture", create=not drop) as db:
         if drop:
             from tidegate.capture.dropping import drop_capture
@@ -139,7 +139,8 @@ def capture(
             print_json({"name": found, "dropped": True}) if as_json else print_line(f"capture {found} is dropped")
             return
         with _ending() as ended:
-            wanted = [each.strip() for each in tables.split(",")] if tables else None
+            # None of them is a mistake, such as a variable of a script that is not set.
+            wanted = None if tables is None else [each.strip() for each in tables.split(",") if each.strip()]
             work = db.capture(url, wanted, into, name=name, restart=restart, wait=False, **said)
             _watch(work, ended, once, as_json)
 
@@ -301,21 +302,17 @@ def _list(db: Database, as_json: bool) -> None:
     )
 
 
-def _look(url: str, path: Path, name: str | None, said: dict[str, Any], once: bool) -> None:
+def _look(url: str, path: Path, name: str | None, said: dict[str, Any]) -> None:
     """See that the source is there before a database is made for it. Raises: what opening it raises."""
     from tidegate.capture.opening import open_source
-    from tidegate.errors import NotFound, Unavailable
+    from tidegate.errors import NotFound
 
     with suppress(NotFound):
         check_exists(path)
         return
     if url.startswith("debezium+topic:"):
         raise NotFound(f"there is no database at {path}, and so no topic of it to capture")
-    try:
-        open_source(url, name, **said).close()
-    except Unavailable:
-        if once:
-            raise  # Else it is waited for.
+    open_source(url, name, **said).close()
 
 
 def _pairs(option: str, given: tuple[str, ...], form: str = "NAME=VALUE") -> dict[str, str]:

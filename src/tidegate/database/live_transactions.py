@@ -27,7 +27,7 @@ from tidegate.runtime.channel_writer import ChannelWriter
 from tidegate.runtime.pieces import Piece
 from tidegate.runtime.reservation import Reservation
 from tidegate.runtime.steps import Gate, Request, Steps, Under
-from tidegate.txn.conflicts import Claim, ConflictWindow, ReadSet
+from tidegate.txn.conflicts import Claim, ConflictWindow, Hashes, ReadSet
 from tidegate.txn.coordinator import Coordinator
 from tidegate.txn.coordinator_records import Transaction, TxnState
 from tidegate.txn.txn_id import TxnId
@@ -35,7 +35,7 @@ from tidegate.txn.txn_id import TxnId
 T = TypeVar("T")
 Writes = Mapping[str, Sequence[Piece]]
 """What a transaction writes, by channel."""
-Keys = Callable[[], Sequence[int]] | Sequence[int]
+Keys = Callable[[], Hashes] | Sequence[int]
 """Hashes of the keys it writes; a function is called only when they are needed."""
 
 

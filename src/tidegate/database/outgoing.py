@@ -19,7 +19,7 @@ from tidegate.runtime.pieces import Piece
 from tidegate.tables.schema import Table
 from tidegate.topics.routing import key_hash, key_hashes, place, shard_of, shards_of
 from tidegate.topics.value import encode
-from tidegate.txn.conflicts import Written
+from tidegate.txn.conflicts import U64, Hashes, Written
 
 Key = str | bytes | int
 
@@ -30,7 +30,9 @@ _PLAIN: Final = (dict, bytes, str, list)
 class Outgoing:
     """What a transaction, or a single send, will write. Not thread-safe."""
 
-    __slots__ = ("_channels", "_hashes", "_keys", "_last", "_names", "_pieces", "buffer_bytes", "limits", "nbytes")
+    __slots__ = (
+        *("_ahead", "_channels", "_hashes", "_keys", "_last", "_names", "_pieces", "buffer_bytes", "limits", "nbytes"),
+    )
 
     def __init__(self, channels: int, limits: Limits | None = None) -> None:
         self._channels = channels
@@ -41,6 +43,9 @@ class Outgoing:
         self._last: dict[tuple[int, int], tuple[MessageType, list[bytes] | pa.RecordBatch]] = {}
         """The newest messages of a shard, by its topic or table and its number."""
         self._hashes: list[Callable[[], Sequence[int]]] = []
+        """What makes the hashes of keys; it holds their rows."""
+        self._ahead: list[U64] = []
+        """The hashes of keys whose rows were taken."""
         self._names: set[str] = set()
         """Where keys were written to."""
         self._keys = 0
@@ -169,20 +174,24 @@ class Outgoing:
     @property
     def keys(self) -> Written:
         """The keys that are written so far."""
-        return Written(partial(_all_of, tuple(self._hashes)), frozenset(self._names), self._keys)
+        found = partial(_all_of, tuple(self._ahead), tuple(self._hashes))
+        return Written(found, frozenset(self._names), self._keys)
 
     def take(self) -> dict[str, list[Piece]]:
-        """The messages by channel, which are then somebody else's; the keys stay."""
+        """The messages by channel, which are then somebody else's; the keys stay, without the rows."""
         writes = self.writes()
+        if self._hashes:
+            self._ahead.append(np.asarray(_all_of((), self._hashes), np.uint64))
+            self._hashes = []
         self._pieces, self._last, self.nbytes = [], {}, 0
         return writes
 
 
-def _all_of(hashes: Sequence[Callable[[], Sequence[int]]]) -> Sequence[int]:
+def _all_of(ahead: Sequence[U64], hashes: Sequence[Callable[[], Sequence[int]]]) -> Hashes:
     found: list[int] = []
     for each in hashes:
         found.extend(each())
-    return found
+    return np.concatenate([*ahead, np.asarray(found, np.uint64)]) if ahead else found
 
 
 def _hashes_of(topic: str, column: pa.Array) -> list[int]:

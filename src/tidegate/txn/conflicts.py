@@ -54,13 +54,13 @@ class Written:
 
     __slots__ = ("_hashes", "count", "names")
 
-    def __init__(self, hashes: Callable[[], Sequence[int]], names: frozenset[str], count: int) -> None:
+    def __init__(self, hashes: Callable[[], Hashes], names: frozenset[str], count: int) -> None:
         """`count` is how many they are at most."""
         self._hashes = hashes
         self.names: Final = names
         self.count: Final = count
 
-    def __call__(self) -> Sequence[int]:
+    def __call__(self) -> Hashes:
         return self._hashes()
 
 

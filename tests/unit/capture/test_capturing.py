@@ -12,6 +12,7 @@ from fake_source import ITEMS, ORDERS
 from rich.console import Console
 
 import tidegate
+from helpers import eventually
 from tidegate.capture.places import list_captures
 from tidegate.capture.source import Column, Patch, Reshaped, Rows, SourceTable
 from tidegate.cli.status import draw
@@ -125,6 +126,26 @@ def test_while_it_cannot_be_reached_the_status_says_why(db, history):
         with pytest.raises(WaitTimeout, match="no route to the source"):
             capture.catch_up(0.5)
         assert capture.status()["state"] == "waiting"
+
+
+def test_it_does_not_wait_any_more_once_it_takes_transactions_again(db, history):
+    """It said so, and why, until it had come to the end of everything."""
+    held = threading.Event()
+
+    def fail_once():
+        del history.before[1]
+        raise Unavailable("no route to the source")
+
+    with captured(db) as capture:
+        history.before = {1: fail_once, 2: lambda: eventually(lambda: rows(db)), 3: lambda: held.wait(30)}
+        for number in (1, 2, 3):
+            history.insert((number, "a", 0.0))
+        try:
+            eventually(lambda: rows(db) and capture.status()["state"] == "following", what="the end of its waiting")
+            assert capture.error is None and len(rows(db)) < 3
+        finally:
+            held.set()
+        capture.catch_up()
 
 
 def test_what_is_gone_from_the_source_ends_it_and_says_what_to_do(db, history):

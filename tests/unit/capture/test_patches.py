@@ -7,7 +7,6 @@ import pytest
 from capture_rig import captured, rows
 
 from tidegate.capture.source import Column, Patch, Reshaped, Rows, SourceTable
-from tidegate.errors import SourceUnreadable
 
 MANY = 30_000
 """Rows of a transaction that is written ahead of its commit."""
@@ -71,13 +70,14 @@ def test_a_transaction_larger_than_memory_finds_what_it_left_out(db, history):
     assert found[11] == (11, "new", "y") and found[-12] == (-12, "moved", "y") and 12 not in found
 
 
-def test_a_new_column_with_a_value_in_a_transaction_larger_than_memory_says_to_read_anew(db, history):
-    """The transaction is in the source's log already: what the source sends from now on does not mend it."""
+def test_a_new_column_of_a_transaction_larger_than_memory_has_its_value_in_the_rows_that_are_there_then(db, history):
+    """In those of before, and in its own; not in those that come later, or have gone."""
     change = Reshaped(shape("a", "big", "c"), filled={"c": "d"})
+    gone = Rows("orders", [(2,), (12,)], is_delete=True)
     with captured(db) as capture:
-        history.commit(Rows("orders", large()), change)
-        with pytest.raises(SourceUnreadable, match=r"rows of table 'orders' .*column 'c'.*restart=True"):
-            capture.catch_up()
-    history.rows = [Rows("orders", [(1, "z", "large")])]
-    with captured(db, restart=True):
-        assert rows(db)[0][:3] == (1, "z", "large")
+        history.commit(Rows("orders", large()), gone, change, Rows("orders", [(-1, "x", "later", None)]))
+        capture.catch_up()
+        found = {row[0]: row for row in rows(db)}
+    assert len(found) == MANY + 1
+    assert found[1] == (1, "x", "large", "d") and found[-1] == (-1, "x", "later", None)
+    assert {found[each][3] for each in range(10, 10 + MANY) if each != 12} == {"d"} and not {2, 12} & found.keys()

@@ -79,6 +79,7 @@ def test_a_dropped_capture_begins_anew_and_its_rows_stay(shop):
         (["app.db"], 1, "'app.db' names no source: a source is sqlite:///app.db"),
         (["sqlite://app.db"], 1, "names a host, 'app.db', where files have none: write sqlite:///app.db"),
         (["sqlite:///app.db", "--tables", "none"], 1, "has no table 'none'"),
+        (["sqlite:///app.db", "--tables", " ,"], 1, "tables: name at least one, or leave them out to capture all"),
         (["sqlite:///app.db", "--option", "speed=9"], 1, "a source of sqlite has no option 'speed'"),
         (["sqlite:///app.db", "--option", "speed"], 2, "--option is NAME=VALUE, not 'speed'"),
         (["sqlite:///app.db", "--prefix", "a", "--as", "b=c"], 2, "cannot be combined"),
@@ -99,8 +100,9 @@ def test_what_cannot_be_is_said(shop, args, code, said):
 @pytest.mark.parametrize(
     "url", ["sqlite:///none.db", "oracle://x", "debezium:///none", "postgresql://127.0.0.1:1/x", "debezium+topic:t"]
 )
-def test_no_database_is_made_for_a_source_that_is_not_there(shop, tmp_path, url):
-    found = CliRunner().invoke(command, ["capture", url, "--into", "new.tide", "--once"])
+@pytest.mark.parametrize("once", [["--once"], []])
+def test_no_database_is_made_for_a_source_that_is_not_there(shop, tmp_path, url, once):
+    found = CliRunner().invoke(command, ["capture", url, "--into", "new.tide", *once])
     assert found.exit_code == 1 and not (tmp_path / "new.tide").exists(), found.output
 
 

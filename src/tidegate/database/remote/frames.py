@@ -19,6 +19,7 @@ from tidegate.errors import InvalidArgument, InvariantBroken, TidegateError
 from tidegate.runtime.piece_codec import decode_pieces, encode_pieces
 from tidegate.runtime.pieces import Piece
 from tidegate.topics.message_id import MessageId
+from tidegate.txn.conflicts import Hashes
 
 VERSION: Final = 2
 """Of the calls and of what travels with them; an owner and its clients have the same."""
@@ -94,7 +95,7 @@ def unpack_writes(channels: Sequence[str], blobs: Sequence[memoryview]) -> dict[
     return {name: decode_pieces(blob) for name, blob in zip(channels, blobs, strict=True)}
 
 
-def pack_hashes(hashes: Sequence[int]) -> bytes:
+def pack_hashes(hashes: Hashes) -> bytes:
     return np.array(hashes, np.uint64).tobytes()
 
 
