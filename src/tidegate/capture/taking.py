@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from tidegate.capture.following import Into, check_fits, create, follow, names_through, target_name, unfillable
+from tidegate.capture.following import Into, check_fits, create, follow, target_name, unfillable
 from tidegate.capture.kept_rows import KeptRows, by_key
 from tidegate.capture.places import Place, Places, Target
 from tidegate.capture.relay import Relay
@@ -34,6 +34,7 @@ from tidegate.capture.source import (
     SourceTransaction,
     Truncated,
 )
+from tidegate.capture.taking_work import Work
 from tidegate.errors import (
     InvalidArgument,
     InvalidTransactionState,
@@ -54,37 +55,6 @@ _SMALL: Final = 64
 
 class Reopened(Exception):
     """A table was made to follow; read again from the position."""
-
-
-@dataclass(slots=True)
-class _Work:
-    """What is known while a transaction of the source is written."""
-
-    position: str
-    shapes: dict[str, SourceTable]
-    """What rows of each table look like at this point."""
-    steps: dict[str, list[Reshaped]] = field(default_factory=dict)
-    """All that happens to the shape of each table, which has its last one already."""
-    passed: dict[str, int] = field(default_factory=dict)
-    """How many of them lie behind."""
-    reshaped: dict[str, Target] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)
-    """Tables that were dropped."""
-    written: set[str] = field(default_factory=set)
-    """Tables that have got rows."""
-    emptied: dict[str, int] = field(default_factory=dict)
-    skipped: dict[str, int] = field(default_factory=dict)
-    """How often each table will still be emptied: its rows until then are not written."""
-    kept: KeptRows | None = None
-    """What it has written so far, where it is larger than memory and has to know."""
-
-    def names(self, table: str) -> dict[str, str | None]:
-        """What columns of the rows at this point are called in the end; nothing when that is what they are called."""
-        if table not in self.steps:
-            return {}
-        shape = self.shapes.get(table)
-        names = [] if shape is None else [each.name for each in shape.columns]
-        return names_through(names, self.steps[table][self.passed.get(table, 0) :])
 
 
 class Taker:
@@ -209,7 +179,7 @@ class Taker:
             if anew:
                 for target in targets.values():
                     self._delete_all(txn, target)
-            work = _Work(snapshot.position, {name: each.shape for name, each in targets.items()})
+            work = Work(snapshot.position, {name: each.shape for name, each in targets.items()})
             for batch in snapshot.batches():
                 name = targets[batch.table].name
                 place.rows += txn.upsert(name, self._as_here(name, work, batch.table, batch.rows))
@@ -238,7 +208,7 @@ class Taker:
         if not first:
             self.place = place
             return 0
-        work = _Work(source.position, {name: each.shape for name, each in place.targets.items()})
+        work = Work(source.position, {name: each.shape for name, each in place.targets.items()})
         if self._emptied[0] == source.position:
             work.skipped = dict(self._emptied[1])
         if self._steps[0] == source.position:
@@ -290,7 +260,7 @@ class Taker:
             self.relay.commit(txn, self.place)
         self.relay.settle()
 
-    def _write(self, txn: Transaction, change: Change, work: _Work) -> int:
+    def _write(self, txn: Transaction, change: Change, work: Work) -> int:
         match change:
             case Rows(table, rows, is_delete):
                 if work.skipped.get(table):
@@ -320,7 +290,7 @@ class Taker:
                     work.reshaped[table] = replace(self._in_order(self._target(work.shapes[table])), is_dropped=True)
         return 0
 
-    def _reshape(self, txn: Transaction, change: Reshaped, work: _Work) -> int:
+    def _reshape(self, txn: Transaction, change: Reshaped, work: Work) -> int:
         table = change.table
         known = self.place.targets.get(table.name)
         work.shapes[table.name] = table
@@ -336,7 +306,7 @@ class Taker:
                 self._fill(txn, change, name, value, work)
         return count
 
-    def _patched(self, txn: Transaction, name: str, patch: Patch, work: _Work) -> list[tuple[Any, ...]]:
+    def _patched(self, txn: Transaction, name: str, patch: Patch, work: Work) -> list[tuple[Any, ...]]:
         """The rows of a patch, with what they left out."""
         shape = work.shapes[patch.table]
         goals = work.names(patch.table)
@@ -381,7 +351,7 @@ class Taker:
             )
         return whole
 
-    def _empty(self, txn: Transaction, table: str, work: _Work) -> int:
+    def _empty(self, txn: Transaction, table: str, work: Work) -> int:
         """All rows of a table go: those that were there before the transaction.
 
         What the transaction itself has written before must not come at all, so it is gone through once more, from its
@@ -435,7 +405,7 @@ class Taker:
         columns, _ = self._columns(target.name)
         self._run(follow(target.name, known.shape, steps, [each.name for each in columns], known.order))
 
-    def _as_here(self, name: str, work: _Work, table: str, rows: Any) -> Any:
+    def _as_here(self, name: str, work: Work, table: str, rows: Any) -> Any:
         """Rows as the table has them: those that were made before it got its columns of now, by their names."""
         taker, shape = self._db.table(name), work.shapes[table]
         if table not in work.steps and self._fitting.get(name) == (taker, shape):
@@ -453,7 +423,7 @@ class Taker:
         places = [(at, each) for at, each in enumerate(names) if each in here]
         return [{each: row[at] for at, each in places} for row in rows]
 
-    def _fill(self, txn: Transaction, change: Reshaped, column: str, value: Any, work: _Work) -> None:
+    def _fill(self, txn: Transaction, change: Reshaped, column: str, value: Any, work: Work) -> None:
         """Give a new column's value to the rows that were there before."""
         table = change.table.name
         target, goals = work.reshaped[table], work.names(table)
@@ -469,7 +439,7 @@ class Taker:
                 if work.kept is not None:
                     work.kept.put_all(table, filled, key)
 
-    def _as_it_is(self, txn: Transaction, name: str, table: str, key: Sequence[str], work: _Work) -> Iterable[pa.Table]:
+    def _as_it_is(self, txn: Transaction, name: str, table: str, key: Sequence[str], work: Work) -> Iterable[pa.Table]:
         """All rows of a table at this point of the transaction."""
         query = f"SELECT * FROM `{name}`"
         if work.kept is not None and txn.read_at is not None:
@@ -490,7 +460,7 @@ def _steps(changes: Iterable[Change]) -> dict[str, list[Reshaped]]:
     return found
 
 
-def _keep(work: _Work, table: str, rows: Any, *, is_delete: bool = False) -> None:
+def _keep(work: Work, table: str, rows: Any, *, is_delete: bool = False) -> None:
     if work.kept is not None:
         work.kept.put(table, by_key(rows, work.shapes[table], work.names(table), is_delete=is_delete))
 

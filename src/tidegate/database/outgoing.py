@@ -31,7 +31,16 @@ class Outgoing:
     """What a transaction, or a single send, will write. Not thread-safe."""
 
     __slots__ = (
-        *("_ahead", "_channels", "_hashes", "_keys", "_last", "_names", "_pieces", "buffer_bytes", "limits", "nbytes"),
+        "_ahead",
+        "_channels",
+        "_hashes",
+        "_keys",
+        "_last",
+        "_names",
+        "_pieces",
+        "buffer_bytes",
+        "limits",
+        "nbytes",
     )
 
     def __init__(self, channels: int, limits: Limits | None = None) -> None:
