@@ -110,8 +110,9 @@ def test_a_failing_run_prints_the_command_that_replays_it():
 
 
 def test_a_seed_alone_names_its_world_and_a_bug_belongs_to_one():
-    """Seeds play log, transactions, log, subscriptions, pipeline and reads in turn: the command needs no world."""
-    worlds = ("log", "transactions", "log", "subscriptions", "pipeline", "reads", "log")
+    """Seeds play log, transactions, log, subscriptions, pipeline, reads and captures in turn, so that the command needs
+    no world."""
+    worlds = ("log", "transactions", "log", "subscriptions", "pipeline", "reads", "captures", "log")
     for seed, world in ((str(seed), world) for seed, world in enumerate(worlds) if seed):
         command_line = ["--seed", seed, "--steps", "60"]
         assert CliRunner().invoke(command, command_line).output == (

@@ -184,6 +184,50 @@ def _from_postgres(work: Work, each: int, count: int) -> float:
         server.stop()
 
 
+def left_alone(report: Report, work: Work) -> None:
+    """Transactions a second that update a row and leave a large value of it alone, which PostgreSQL does not send."""
+    against = "the same of rows without large values"
+    try:
+        small, large = (_updates(work, size, work.pick(4_000, 20)) for size in (10, 8_000))
+    except (Unavailable, ModuleNotFoundError) as error:
+        report.add(
+            "capture.left_alone", 0.0, "/s", against=f"NOT MEASURED, {against}: {error}", ratio=0.0, goal=">= 0.1"
+        )
+        return
+    report.add(
+        "capture.left_alone", large, "/s", against=f"{against}, {small:,.0f}/s", ratio=large / small, goal=">= 0.1"
+    )
+
+
+def _updates(work: Work, size: int, count: int) -> float:
+    from tidegate.bench.pg_server import Server
+
+    rows = min(count, 1_000)
+    server = Server()
+    try:
+        with (
+            server.database() as name,
+            server.connect(name) as app,
+            _database(work, f"updates-{size}.tide") as db,
+        ):
+            app.execute("CREATE TABLE orders (id bigint PRIMARY KEY, state bigint, note text)")
+            app.execute("ALTER TABLE orders ALTER note SET STORAGE EXTERNAL")  # As compressed it would be small.
+            app.execute("INSERT INTO orders SELECT n, 0, repeat('x', %s) FROM generate_series(1, %s) n", [size, rows])
+            url = server.url(name)
+            with db.capture(url):
+                pass
+            for number in range(count):
+                app.execute("UPDATE orders SET state = state + 1 WHERE id = %s", [1 + number * 7 % rows])
+            seconds = _caught_up(db, url, rows)
+            asked = "SELECT CAST(sum(state) AS BIGINT) AS n, min(length(note)) AS size FROM orders"
+            found = db.query(asked, "strong").rows()
+            if found != [{"n": count, "size": size}]:
+                raise InvariantBroken(f"{found} is here, and not {count:,} updates of values of {size:,}")
+            return count / seconds
+    finally:
+        server.stop()
+
+
 def _caught_up(db: Database, url: str, count: int) -> float:
     """How long it takes to take what waits at a source."""
     began = time.perf_counter()
@@ -308,6 +352,7 @@ _MEASURES: Final[dict[str, Measure]] = {
     "capture.overhead": overhead,
     "capture.shipping.sqlite": shipping,
     "capture.shipping.postgres": shipping_postgres,
+    "capture.left_alone": left_alone,
     "capture.snapshot": snapshot,
     "capture.freshness": freshness,
 }

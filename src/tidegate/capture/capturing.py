@@ -339,7 +339,7 @@ class Capture:
                 asked = self._asked
             mark = source.mark() if asked > self._answered else None
             while True:
-                for each in source.transactions(0.0 if asked > self._answered else WAIT_S):
+                for each in taker.looked_through(source.transactions(0.0 if asked > self._answered else WAIT_S)):
                     taker.take(each)
                     if self.state == "waiting" and kept != relay.logged.position:
                         self._note("following")  # It may be long before it has come to the end again.

@@ -37,7 +37,7 @@ class KeptRows:
 
     def put(self, table: str, rows: Iterable[tuple[Key, Mapping[str, Any] | None]]) -> None:
         """Rows that came, and None for those that went."""
-        found = ((table, _written(key), None if row is None else pickle.dumps(row)) for key, row in rows)
+        found = ((table, written(key), None if row is None else pickle.dumps(row)) for key, row in rows)
         self._db.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", found)
 
     def empty(self, table: str) -> None:
@@ -52,13 +52,13 @@ class KeptRows:
         for start in range(0, len(keys), _AT_ONCE):
             some = keys[start : start + _AT_ONCE]
             asked = f"SELECT key, row FROM kept WHERE name = ? AND key IN ({_marks(some)})"
-            here = dict(self._db.execute(asked, [table, *map(_written, some)]))
+            here = dict(self._db.execute(asked, [table, *map(written, some)]))
             for key in some:
-                written = _written(key)
-                if written not in here:
+                at = written(key)
+                if at not in here:
                     before.append(key)
-                elif here[written] is not None:
-                    found[tuple(key)] = pickle.loads(here[written])
+                elif here[at] is not None:
+                    found[tuple(key)] = pickle.loads(here[at])
         return found, [] if table in self._emptied else before
 
     def put_all(self, table: str, rows: pa.Table, key: Sequence[str]) -> None:
@@ -75,7 +75,7 @@ class KeptRows:
         known = set(here)
         for some in before.to_batches(max_chunksize=_MANY) if table not in self._emptied else ():
             keys = zip(*(some.column(each).to_pylist() for each in key)) if key else [()] * some.num_rows
-            yield pa.Table.from_batches([some.filter(pa.array([_written(each) not in known for each in keys]))])
+            yield pa.Table.from_batches([some.filter(pa.array([written(each) not in known for each in keys]))])
         for start in range(0, len(here), _AT_ONCE):
             some_keys = here[start : start + _AT_ONCE]
             asked = f"SELECT row FROM kept WHERE name = ? AND row NOT NULL AND key IN ({_marks(some_keys)})"
@@ -104,7 +104,7 @@ def _marks(values: Sequence[object]) -> str:
     return ", ".join("?" * len(values))
 
 
-def _written(key: Key) -> bytes:
+def written(key: Key) -> bytes:
     """The same for equal keys."""
     return pickle.dumps([_plain(value) for value in key])
 

@@ -10,9 +10,10 @@ A transaction commits while the next one is read (`relay.py`): what was taken is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ import pyarrow as pa
 
 from tidegate.capture.following import Into, check_fits, create, follow, target_name, unfillable
 from tidegate.capture.kept_rows import KeptRows, by_key
+from tidegate.capture.looking_ahead import SMALL, LookedUp, asked_for, groups, rows_by_key
 from tidegate.capture.places import Place, Places, Target
 from tidegate.capture.relay import Relay
 from tidegate.capture.source import (
@@ -48,10 +50,6 @@ if TYPE_CHECKING:
     from tidegate.database.database import Database
     from tidegate.database.transaction import Transaction
 
-_READ_AT_ONCE: Final = 500
-_SMALL: Final = 64
-"""Changes that are looked through for a change of shape before any of them is written."""
-
 
 class Reopened(Exception):
     """A table was made to follow; read again from the position."""
@@ -78,6 +76,7 @@ class Taker:
         """The position of one that was found to need what it has written itself, and is larger than memory."""
         self._emptied: tuple[str, dict[str, int]] = ("", {})
         """In the transaction at a position: how often tables are emptied after rows of theirs have come."""
+        self._looked_up: Final = LookedUp()
         self._fitting: dict[str, tuple[object, SourceTable]] = {}
         """Tables whose columns are those of the source's rows, in their order."""
 
@@ -88,6 +87,7 @@ class Taker:
 
     def resume(self, place: Place) -> None:
         """Go on from what the log has."""
+        self._looked_up.clear()
         self.place = self.relay.logged = place
 
     # -- tables --------------------------------------------------------------------------------------------------
@@ -194,6 +194,29 @@ class Taker:
 
     # -- transactions --------------------------------------------------------------------------------------------
 
+    def looked_through(self, transactions: Iterable[SourceTransaction]) -> Iterator[SourceTransaction]:
+        """The same transactions, each for `take` before the next one; what those at hand leave out is looked up before.
+
+        Raises: what became of those before, and what `transactions` raises.
+        """
+        for group in groups(transactions):
+            self._look_up(group)
+            yield from group
+            self._looked_up.clear()
+
+    def _look_up(self, group: Sequence[SourceTransaction]) -> None:
+        if len(group) == 1:
+            return
+        keys, columns = asked_for(group)
+        self.relay.settle()
+        ask = partial(self._db.query, consistency="strong")
+        for table, wanted in keys.items():
+            if (target := self.place.targets.get(table)) is not None:
+                key = target.shape.key
+                names = {each: each for each in (*key, *sorted(columns[table]))}
+                found = rows_by_key(ask, target.name, key, names, [*wanted.values()])
+                self._looked_up.learn(table, wanted, found.items())
+
     def take(self, source: SourceTransaction) -> int:
         """Write a transaction of the source; how many rows it had.
 
@@ -203,7 +226,7 @@ class Taker:
         is_ours = self._is_ours(source.origin)
         if is_ours:  # Its rows have been here; what it has done to tables others meet as well.
             changes = (each for each in changes if isinstance(each, Reshaped | Dropped))
-        first = list(islice(changes, _SMALL))
+        first = list(islice(changes, SMALL))
         place = replace(self.place, position=source.position)
         if not first:
             self.place = place
@@ -220,14 +243,14 @@ class Taker:
         for name, each in work.steps.items():
             self._follow(name, each, is_ours=is_ours)
         count = 0
-        reads = self._reading == source.position or any(not isinstance(each, Rows) for each in first)
+        reads = self._reading == source.position or any(self._must_read(each) for each in first)
         with ExitStack() as ends:
             if self._keeping == source.position:
                 work.kept = ends.enter_context(closing(KeptRows()))
             txn = ends.enter_context(self.relay.writing(reads=reads))
             for part in (first, changes):
                 for change in part:
-                    if not (reads or isinstance(change, Rows)):
+                    if not reads and self._must_read(change):
                         self._reading = source.position
                         raise Reopened(change.table if isinstance(change, Patch | Truncated) else "")
                     if isinstance(change, Reshaped) and change.table.name not in work.steps:
@@ -260,6 +283,16 @@ class Taker:
             self.relay.commit(txn, self.place)
         self.relay.settle()
 
+    def _must_read(self, change: Change) -> bool:
+        """Whether it needs what the tables have, as of the transaction."""
+        return not isinstance(change, Rows) and not (isinstance(change, Patch) and self._looked_up.has(change))
+
+    def _keep(self, work: Work, table: str, rows: Any, *, is_delete: bool = False) -> None:
+        """Tell those who must know what was written."""
+        for kept in (work.kept, self._looked_up if self._looked_up.asks_for(table) else None):
+            if kept is not None:
+                kept.put(table, by_key(rows, work.shapes[table], work.names(table), is_delete=is_delete))
+
     def _write(self, txn: Transaction, change: Change, work: Work) -> int:
         match change:
             case Rows(table, rows, is_delete):
@@ -267,7 +300,7 @@ class Taker:
                     return 0
                 target = work.reshaped.get(table) or self.place.targets[table]
                 work.written.add(table)
-                _keep(work, table, rows, is_delete=is_delete)
+                self._keep(work, table, rows, is_delete=is_delete)
                 if is_delete:
                     return txn.delete(target.name, _renamed(rows, work.names(table)))
                 return txn.upsert(target.name, self._as_here(target.name, work, table, rows))
@@ -277,7 +310,7 @@ class Taker:
                 target = work.reshaped.get(table) or self.place.targets[table]
                 work.written.add(table)
                 rows = self._patched(txn, target.name, change, work)
-                _keep(work, table, rows)
+                self._keep(work, table, rows)
                 return txn.upsert(target.name, self._as_here(target.name, work, table, rows))
             case Truncated(table):
                 return self._empty(txn, table, work)
@@ -313,30 +346,20 @@ class Taker:
         here = {each: new or each for each, new in goals.items()}
         # What the transaction drops later on is not there any more, and nobody asks for it.
         left_out = sorted({each for absent in patch.absent for each in absent if goals.get(each, each) is not None})
-        columns = ", ".join(f"`{here.get(each, each)}` AS `{each}`" for each in (*shape.key, *left_out))
+        columns = {each: here.get(each, each) for each in (*shape.key, *left_out)}
         found: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-        wanted = patch.keys
-        if work.kept is not None:
-            kept, wanted = work.kept.find(patch.table, patch.keys)
+        if self._looked_up.has(patch):
+            found = self._looked_up.find(patch)
+        elif work.kept is not None and txn.read_at is not None:
+            kept, before = work.kept.find(patch.table, patch.keys)
             found = {key: {each: row.get(here.get(each, each)) for each in left_out} for key, row in kept.items()}
-        for start in range(0, len(wanted), _READ_AT_ONCE):
-            keys = wanted[start : start + _READ_AT_ONCE]
-            asked = [here.get(each, each) for each in shape.key]
-            one = "(" + " AND ".join(f"`{each}` = ?" for each in asked) + ")"
-            where = " OR ".join([one] * len(keys))
-            if len(asked) == 1:
-                where = f"`{asked[0]}` IN ({', '.join('?' * len(keys))})"
-            values = [value for key in keys for value in key]
-            query = f"SELECT {columns} FROM `{name}` WHERE {where}"
-            if work.kept is not None and txn.read_at is not None:
-                rows = self._db.query(query, txn.read_at, params=values).rows()
-            else:
-                try:
-                    rows = txn.query(query, params=values).rows()
-                except InvalidTransactionState:
-                    self._keeping = work.position
-                    raise Reopened(patch.table) from None
-            found.update((tuple(row[each] for each in shape.key), row) for row in rows)
+            found |= rows_by_key(partial(self._db.query, consistency=txn.read_at), name, shape.key, columns, before)
+        else:
+            try:
+                found = rows_by_key(txn.query, name, shape.key, columns, patch.keys)
+            except InvalidTransactionState:
+                self._keeping = work.position
+                raise Reopened(patch.table) from None
         names = [each.name for each in shape.columns]
         whole = []
         for key, row, absent in zip(patch.keys, patch.rows, patch.absent, strict=True):
@@ -458,11 +481,6 @@ def _steps(changes: Iterable[Change]) -> dict[str, list[Reshaped]]:
         if isinstance(change, Reshaped):
             found.setdefault(change.table.name, []).append(change)
     return found
-
-
-def _keep(work: Work, table: str, rows: Any, *, is_delete: bool = False) -> None:
-    if work.kept is not None:
-        work.kept.put(table, by_key(rows, work.shapes[table], work.names(table), is_delete=is_delete))
 
 
 def _renamed(rows: Any, names: Mapping[str, str | None]) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tidegate.capture import following, taking
+from tidegate.capture.looking_ahead import LookedUp
 from tidegate.capture.places import Place, Places
 from tidegate.capture.relay import Relay
 from tidegate.capture.source import Patch, Reshaped, Rows
@@ -169,6 +170,30 @@ def value_left_alone_is_null() -> Iterator[None]:
         return patch.rows
 
     with replaced(Taker, "_patched", as_sent):
+        yield
+
+
+@_bug
+def what_was_looked_up_is_not_kept_up() -> Iterator[None]:
+    """What a transaction writes does not count for those behind it that were looked through with it."""
+
+    def deaf(self: LookedUp, table: str, rows: Any) -> None:  # noqa: ARG001
+        return
+
+    with replaced(LookedUp, "put", deaf):
+        yield
+
+
+@_bug
+def what_is_under_way_is_not_waited_for_before_looking_up() -> Iterator[None]:
+    """The tables are asked while commits are under way that change what they say."""
+    look_up = Taker._look_up
+
+    def hasty(self: Taker, group: Any) -> None:
+        with replaced(Relay, "settle", lambda relay: None):  # noqa: ARG005
+            look_up(self, group)
+
+    with replaced(Taker, "_look_up", hasty):
         yield
 
 

@@ -214,9 +214,9 @@ class SimDatabase:
         except NotFound:
             return None
 
-    def query(self, sql: str, at: int | str = "strong", *, params: Sequence[Any] = ()) -> Found:
+    def query(self, sql: str, consistency: int | str, *, params: Sequence[Any] = ()) -> Found:
         self._reach("query")
-        return self.answer(sql, self.store.version if isinstance(at, str) else at, params)
+        return self.answer(sql, self.store.version if isinstance(consistency, str) else consistency, params)
 
     @contextmanager
     def snapshot(self, level: str) -> Iterator[SimSnapshot]:

@@ -49,7 +49,7 @@ def test_every_figure_of_the_log_has_all_its_parts(tmp_path: Path, monkeypatch: 
 @pytest.mark.slow
 def test_every_figure_of_capture_is_measured() -> None:
     figures = {}
-    for only in ("overhead", "shipping", "snapshot"):  # Freshness needs Spark.
+    for only in ("overhead", "shipping", "left_alone", "snapshot"):  # Freshness needs Spark.
         result = CliRunner().invoke(tidegate, ["bench", "capture", "--quick", "--json", "--only", only])
         assert result.exit_code == 0, result.output
         figures |= {each["name"]: each for each in map(json.loads, result.stdout.splitlines())}
@@ -61,6 +61,7 @@ def test_every_figure_of_capture_is_measured() -> None:
         "capture.shipping.sqlite.100_rows",
         "capture.shipping.sqlite.10_rows",
         "capture.shipping.postgres",
+        "capture.left_alone",
         "capture.snapshot",
     }
     assert all(each["value"] > 0 and "NOT MEASURED" not in each["against"] for each in figures.values())
