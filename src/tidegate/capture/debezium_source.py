@@ -25,7 +25,7 @@ from tidegate.capture.source import (
     SourceTransaction,
     Truncated,
 )
-from tidegate.cdc.debezium import Assembly, Began, Changed, Ended, event_of
+from tidegate.cdc.debezium import Assembly, Began, Changed, Ended, check_passed, event_of
 from tidegate.cdc.debezium_types import Field, defaults_of, field_as, fields_by_values, fields_of, row_of
 from tidegate.errors import InvalidArgument, NotFound, SourceGone, SourceUnreadable, Unavailable
 
@@ -242,14 +242,14 @@ class DebeziumSource(Source):
     def _position(self) -> str:
         """Behind what was taken. Invariant: an END before it is of a transaction that was taken."""
         at = dict(self._offsets)
-        for first in self._first.values():
-            for part, offset in first.items():
-                at[part] = min(at[part], offset)
+        for part, offset in (each for first in self._first.values() for each in first.items()):
+            at[part] = min(at[part], offset)
         self._recent = {
             txn: last
             for txn, last in self._recent.items()
             if at != self._offsets and (not last or any(offset >= at[part] for part, offset in last.items()))
         }
+        check_passed(self._first, len(self._recent))
         parts: dict[str, list[object]] = {}
         for part, offset in sorted(at.items()):
             read = max(self._offsets[part], self._given.get(part, 0))

@@ -26,6 +26,8 @@ _OPS: Final[dict[str, Literal["insert", "update", "delete", "truncate", "snapsho
     "t": "truncate",
     "r": "snapshot",
 }
+PASSED_MOST: Final = 4_096
+"""Transactions that may be taken while an earlier one waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,19 @@ def key_of(id: object) -> str:
     text = str(id)
     found = _POSTGRES.fullmatch(text)
     return found[1] if found else text
+
+
+def check_passed(waiting: Iterable[str], taken: int) -> None:
+    """Of how many transactions were taken that came behind the beginning of one that waits: a position has them all.
+
+    Raises: `SourceUnreadable` when it will hardly come any more.
+    """
+    if taken > PASSED_MOST:
+        txn = next(iter(waiting), "")
+        raise SourceUnreadable(
+            f"transaction {txn} has begun, and {taken:,} that came later were taken while it waits for its END or for"
+            f" changes: what it lacks is lost; take a new snapshot: restart=True, or --restart"
+        )
 
 
 @dataclass(slots=True)

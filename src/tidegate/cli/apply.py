@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
+from tidegate.cli.log_print import moment
 from tidegate.cli.main import Failure
 from tidegate.cli.output import console, duration, json_option, print_json, printable
 from tidegate.cli.reach import note_opened, reach
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 _DRAW_S: Final = 0.25
 _SAY_S: Final = 1.0
+
+
+def _start(ctx: click.Context, param: click.Parameter, value: str) -> str | Timestamp | None:
+    return value if value in ("snapshot", "now") else moment(ctx, param, value)
 
 
 class ConflictFailure(Failure):
@@ -49,6 +54,7 @@ class ConflictFailure(Failure):
     "--start",
     default="snapshot",
     show_default=True,
+    callback=_start,
     help="Where a new target begins: snapshot, the rows and what follows; now; or a Timestamp.",
 )
 @click.option(
@@ -63,7 +69,7 @@ def apply(
     name: str | None,
     policy: Literal["stop", "overwrite", "skip"],
     chunk_rows: int,
-    start: str,
+    start: Any,
     restart: bool,
     once: bool,
     as_json: bool,
@@ -86,7 +92,6 @@ def apply(
     from tidegate.capture.applying import make
     from tidegate.capture.target import ApplyConflict
 
-    begin = Timestamp.parse(start) if start not in ("snapshot", "now") else start
     with reach(path, "apply") as db:
         if not as_json:
             note_opened(db)
@@ -97,7 +102,7 @@ def apply(
             name=name,
             policy=policy,
             chunk_rows=chunk_rows,
-            start=begin,  # type: ignore[arg-type]
+            start=start,
             restart=restart,
         )
         try:

@@ -114,6 +114,8 @@ def test_what_cannot_be_is_said_in_a_line(db: Database, target: Path, tmp_path: 
     code, text = says("orders", "--from", str(tmp_path / "none.tide"), "--to", f"sqlite:///{target}")
     assert code == 1 and "none.tide" in text
     assert says("orders", *here)[0] == 2
+    code, text = says("orders", *here, "--to", f"sqlite:///{target}", "--start", "yesterday")
+    assert code == 2 and "yesterday" in text
     assert says(*here, "--to", f"sqlite:///{target}")[0] == 2
 
 

@@ -401,9 +401,21 @@ class TestLeases:
         """Clients that are opened from now on do not say that they live."""
         monkeypatch.setattr(RemoteBackend, "_keep_alive", lambda self: None)
 
-    def test_a_silent_client_loses_its_transactions_and_consumers_for_good(self, open_desk, silent):
+    @pytest.fixture
+    def silence(self, monkeypatch):
+        """Once it is set, clients do not say any more that they live."""
+        found = threading.Event()
+        call = RemoteBackend._call
+
+        def unless_silent(self, name, *given, **options):
+            return (None, []) if name == "alive" and found.is_set() else call(self, name, *given, **options)
+
+        monkeypatch.setattr(RemoteBackend, "_call", unless_silent)
+        return found
+
+    def test_a_silent_client_loses_its_transactions_and_consumers_for_good(self, open_desk, silence):
         """Issue 3, zombies: it cannot commit, append or acknowledge into what went on without it."""
-        desk = open_desk(lease_ms=400, transaction_buffer_bytes=500)
+        desk = open_desk(lease_ms=1_000, transaction_buffer_bytes=500)
         desk.owner.send("one", "message")
         consumer = desk.db.subscribe("one", "s")
         message = consumer.receive(5)
@@ -414,11 +426,13 @@ class TestLeases:
         producer = desk.db.producer("t", "p")
         assert len(desk.open_transactions()) == 3
         ids = {str(each.id) for each in (kept, ahead, acked)}
+        silence.set()
         desk.db = desk.owner  # From here on only the owner is asked.
         eventually(lambda: not desk.open_transactions(), 5, "the end of its transactions")
         rows = [each for each in desk.owner.transactions() if each["id"] in ids]
         assert {each["reason"] for each in rows} == {"lease"}
-        other = desk.owner.subscribe("one", "s")
+        # Its consumers are given up right after its transactions.
+        other = eventually(lambda: subscribed(desk.owner, "one", "s"), 10, "a free subscription")
         again = other.receive(5)
         assert again.value == "message" and again.redelivery_count >= 1, "it goes to others"
         zombie = [kept.commit, ahead.commit, acked.commit, lambda: ahead.send("t", "y" * 1_000)]
@@ -431,7 +445,7 @@ class TestLeases:
         assert other.stats()["backlog"] == 0
 
     def test_its_handle_says_what_to_do_and_a_new_one_works(self, open_desk, silent):
-        desk = open_desk(lease_ms=300)
+        desk = open_desk(lease_ms=1_000)
         txn = desk.db.transaction()
         eventually(lambda: len(desk.owner.status()["clients"]) == 1, 5, "its end")
         for call in (txn.commit, desk.db.status, lambda: desk.db.send("t", 1), txn.abort):
@@ -442,9 +456,9 @@ class TestLeases:
         assert desk.values() == ["again"]
 
     def test_requests_are_signs_of_life(self, open_desk, silent):
-        desk = open_desk(lease_ms=500)
+        desk = open_desk(lease_ms=1_000)
         txn = desk.db.transaction()
-        for _ in range(10):
+        for _ in range(12):
             time.sleep(0.1)
             desk.db.status()
         txn.send("t", 1)
