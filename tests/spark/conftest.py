@@ -48,7 +48,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         options = {"spark.executorEnv.PYTHONPATH": PATH, "spark.driver.extraJavaOptions": QUICK_JVM}
-        session = start_session(work, options, cores=2, memory_mb=1536)
+        session = start_session(work, options, cores=2, memory_mb=3072)  # Four queries of TPC-H at once.
     register(session)
     yield session
     stop_session(session, work)

@@ -25,6 +25,8 @@ _END_READER: Final = """
 SELECT pg_terminate_backend(a.pid) FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid
 WHERE s.slot_name = %s AND a.usename = current_user AND a.application_name = current_setting('application_name')
 """
+CROWDED_S: Final = 30.0
+"""How long a new slot is tried for while the server says that its "initial slot snapshot" is "too large"."""
 FREE_S: Final = 15.0
 """How long the server may take to see that a slot's reader is gone."""
 
@@ -35,17 +37,24 @@ def new_slot(
     """The place where a new slot begins, and the name of the snapshot that sees what was committed there.
 
     The snapshot lasts until the connection for replication is used again.
-    Raises: `InUse`, `WaitTimeout`.
+    Raises: `InUse`, `WaitTimeout`; `Unavailable` while the server has too many savepoints under way to see through.
     """
-    drop_slot(connection, where, name, FREE_S)
-    with explained(where, f"making slot {name!r}"):
-        command = f"CREATE_REPLICATION_SLOT {name} LOGICAL pgoutput EXPORT_SNAPSHOT"
-        result = _patiently(connection, replication, where, command)
-        if result.status != client().pq.ExecStatus.TUPLES_OK:
-            raise client().errors.error_from_result(result, encoding="utf-8")
-        point, exported = (str(result.get_value(0, at), "utf-8") for at in (1, 2))
-        server = server_of(connection)
-    return Position.beginning(point, server.timeline or 0, server.system), exported
+    command = f"CREATE_REPLICATION_SLOT {name} LOGICAL pgoutput EXPORT_SNAPSHOT"
+    crowded_until = time.monotonic() + CROWDED_S
+    while True:
+        drop_slot(connection, where, name, FREE_S)
+        with explained(where, f"making slot {name!r}"):
+            result = _patiently(connection, replication, where, command)
+            if result.status == client().pq.ExecStatus.TUPLES_OK:
+                point, exported = (str(result.get_value(0, at), "utf-8") for at in (1, 2))
+                server = server_of(connection)
+                return Position.beginning(point, server.timeline or 0, server.system), exported
+            error = client().errors.error_from_result(result, encoding="utf-8")
+            if not isinstance(error, client().errors.SerializationFailure) or time.monotonic() > crowded_until:
+                raise error
+            while replication.pgconn.get_result() is not None:
+                pass  # The command is over; another one can be sent.
+        time.sleep(0.1)
 
 
 def _patiently(
