@@ -18,6 +18,7 @@ from pg_server import Server
 from tidegate.capture import pg_history
 from tidegate.capture.pg_position import Committed, Position
 from tidegate.capture.pg_source import PgSource
+from tidegate.capture.pg_stream import lsn_text
 from tidegate.errors import SourceGone
 
 
@@ -115,6 +116,37 @@ def test_a_crash_that_puts_back_the_slot_alone_is_none(server: Server, monkeypat
         resume(source, mirror)
     assert looked and all(isinstance(each, Committed) for each in looked)
     assert len(mirror.rows["t"]) == 5
+
+
+@pytest.mark.slow
+def test_what_the_reader_before_confirms_while_the_slot_is_looked_at_is_no_way_back(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended a moment ago, and the server hears its last words between one question of ours and the next."""
+    name = server.new_database()
+    heard = []
+    look = pg_history._look
+
+    with server.connect(name) as db, server.connect(name) as other:
+
+        def hears_and_looks(connection, address, upto):
+            if not heard:
+                other.execute("SELECT pg_replication_slot_advance(%s, %s)", [address.slot, lsn_text(upto)])
+            heard.append(look(connection, address, upto))
+            return heard[-1]
+
+        db.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        with opened(server.url(name)) as source:
+            mirror = begin(source)
+            db.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+            catch_up(source, mirror, confirm=False)
+        monkeypatch.setattr(pg_history, "_look", hears_and_looks)
+        with opened(server.url(name)) as source:
+            resume(source, mirror)
+            db.execute("INSERT INTO t VALUES (3, 'c')")
+            catch_up(source, mirror)
+    assert heard == [None], "what was captured is not shown any more"
+    assert sorted(mirror.rows["t"]) == [(1,), (2,), (3,)]
 
 
 def test_a_position_says_what_was_committed_before_it() -> None:

@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from tidegate.capture.pg_connect import Address, explained
-from tidegate.capture.pg_position import ANEW, Committed, Position
+from tidegate.capture.pg_position import ANEW, Committed, Position, check_position
 from tidegate.capture.pg_slots import FREE_S, patiently
 from tidegate.capture.pg_stream import lsn_text
 from tidegate.cdc.pgoutput import Begin, Commit, Decoder
@@ -32,15 +32,18 @@ def check_history(
 ) -> None:
     """`begins` is the place from which the slot has everything. Raises: `SourceGone`, `InUse`."""
     last = position.last
-    if last is None or begins >= position.lsn:
-        return
-    captured = last if last.end_lsn > begins else None
-    there = _last_commit(connection, where, address, position.lsn)
-    if there != captured:
-        raise SourceGone(
-            f"PostgreSQL at {where} went back in time, and on from there: what was captured last up to"
-            f" {lsn_text(position.lsn)} is {_shown(captured)}, and its log has {_shown(there)} there; {ANEW}"
-        )
+    while last is not None and begins < position.lsn:
+        captured = last if last.end_lsn > begins else None
+        there = _last_commit(connection, where, address, position.lsn)
+        if there == captured:
+            return
+        # What the reader before has confirmed as it ended, the server may have heard meanwhile: it shows less then.
+        before, begins = begins, check_position(connection, where, address.slot, position)
+        if begins == before:
+            raise SourceGone(
+                f"PostgreSQL at {where} went back in time, and on from there: what was captured last up to"
+                f" {lsn_text(position.lsn)} is {_shown(captured)}, and its log has {_shown(there)} there; {ANEW}"
+            )
 
 
 def _shown(commit: Committed | None) -> str:
