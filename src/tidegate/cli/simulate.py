@@ -80,7 +80,12 @@ Exit codes: 0 every promise held, 1 one was broken, 2 wrong usage.
 )
 @click.option("--steps", type=click.IntRange(10, 100_000), help="Steps a run.  [default: by world]")
 @click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: one per core]")
-@click.option("--bug", type=click.Choice(sorted(_BUGS)), help="Plant a known bug first.")
+@click.option(
+    "--bug",
+    type=click.Choice(sorted(_BUGS)),
+    metavar="NAME",
+    help=f"Plant one of {len(_BUGS)} known bugs first; a name that is none lists them.",
+)
 @click.option("--trace", is_flag=True, help="With --seed: print all that happened.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a run, then a summary.")
 def simulate(
