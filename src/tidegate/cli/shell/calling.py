@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from threading import Event, Thread
+from threading import Lock, Thread
 from typing import Final, Generic, TypeVar
 
 from tidegate.errors import WaitTimeout
@@ -22,14 +22,17 @@ class Call(Generic[T]):
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
-        self._done = Event()
+        # A lock, and not an Event: Ctrl-C in the midst of what an Event does with its own would be another error.
+        self._end = Lock()
+        self._end.acquire()
+        self._is_done = False
         self._found: T | None = None
         self._error: BaseException | None = None
         Thread(target=self._run, name="tidegate sql", daemon=True).start()
 
     @property
     def is_done(self) -> bool:
-        return self._done.is_set()
+        return self._is_done
 
     def _run(self) -> None:
         try:
@@ -37,7 +40,8 @@ class Call(Generic[T]):
         except BaseException as error:
             self._error = error
         finally:
-            self._done.set()
+            self._is_done = True
+            self._end.release()
 
     def settle(self, timeout_s: float | None) -> bool:
         """Wait for its end, whatever it comes to; whether it has."""
@@ -45,7 +49,10 @@ class Call(Generic[T]):
         while True:
             # In turns: a signal may reach another thread first, and then only ends a wait that ends by itself.
             left_s = _TURN_S if deadline is None else min(deadline - time.monotonic(), _TURN_S)
-            if self._done.wait(max(left_s, 0)):
+            if self._is_done:  # Whoever saw the end may have been interrupted before he let go.
+                return True
+            if self._end.acquire(timeout=max(left_s, 0)):
+                self._end.release()
                 return True
             if deadline is not None and time.monotonic() >= deadline:
                 return False
